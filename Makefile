@@ -1,0 +1,42 @@
+# Everything a checkout needs: each target sets up its own virtual environment first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fix stubs bench clean
+
+help: ## Show the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-8s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 15) else "Python 3.11 to 3.14 is needed, $(PYTHON) is %d.%d: set PYTHON=python3.12, say" % v)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv"; rm -rf $(VENV); exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## Watch GPUs being shared on a simulated node, through the real protocols
+	$(BIN)/dra-driver demo
+
+test: $(STAMP) ## Run the tests
+	$(BIN)/python -m pytest -n auto
+
+check: $(STAMP) ## Lint, format check, types, import contract
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fix: $(STAMP) ## Format and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+stubs: $(STAMP) ## Generate the gRPC stubs from the .proto files
+	$(BIN)/python hack/codegen/stubs.py
+
+bench: $(STAMP) ## Measure prepare, unprepare, start-up and memory
+	$(BIN)/python -m hack.bench
+
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

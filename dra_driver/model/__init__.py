@@ -1,0 +1,1 @@
+"""Frozen values that every other package speaks in: devices, claims, plans, records, errors. No I/O here."""

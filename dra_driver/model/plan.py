@@ -1,0 +1,60 @@
+"""What will be done for a claim, decided before anything is done: ordered frozen steps and prepared devices."""
+
+from dataclasses import dataclass
+
+from dra_driver.model.devices import ComputeMode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetComputeMode:
+    """Set the compute mode of a GPU; ``previous`` is what it had, and what undoing a failed prepare sets."""
+
+    gpu_uuid: str
+    device: str
+    mode: ComputeMode
+    previous: ComputeMode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTimeSlice:
+    """Set the time slice of a GPU (0 Default, 1 Short, 2 Medium, 3 Long).
+
+    ``previous`` is the slice it is known to have, None when nobody knows; undoing sets ``previous`` or 0.
+    """
+
+    gpu_uuid: str
+    device: str
+    interval: int
+    previous: int | None = None
+
+
+Step = SetComputeMode | SetTimeSlice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedDevice:
+    """One device of a prepared claim, enough to answer the kubelet, rebuild the CDI file and unprepare.
+
+    requests: request names without sub-request. gpu_uuid: the physical card; uuid: of the device itself.
+    sharing: the normalised sharing config as canonical JSON text, '' when the claim asked for none.
+    time_slice: the interval the claim asked for on this card, None when it asked for none.
+    """
+
+    requests: tuple[str, ...]
+    pool: str
+    device: str
+    uuid: str
+    gpu_uuid: str
+    cdi_ids: tuple[str, ...]
+    admin_access: bool = False
+    share_id: str | None = None
+    sharing: str = ""
+    time_slice: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Devices to hand out and the steps that make the GPUs ready, in the order they are taken."""
+
+    devices: tuple[PreparedDevice, ...] = ()
+    steps: tuple[Step, ...] = ()

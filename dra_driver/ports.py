@@ -1,0 +1,145 @@
+"""The seams: what the driver asks of hardware, cluster, disk and observers, as small protocols.
+
+Implementations live in devices, cluster, cdi, claims and observe; hand-written fakes in tests/fakes. Errors named
+here are those of ``dra_driver.model.errors``.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from dra_driver.model.claims import ClaimRef
+from dra_driver.model.devices import ComputeMode, Device, Inventory
+
+Json = dict[str, Any]
+
+
+class DeviceSource(Protocol):
+    """Where the inventory comes from: NVML, or a scenario file."""
+
+    def scan(self) -> Inventory:
+        """Look at the node afresh. Raises DriverNotReady when the driver is not loadable yet."""
+
+    def close(self) -> None:
+        """Let go of the driver. Idempotent."""
+
+
+class GpuControl(Protocol):
+    """Settings of one GPU, named by UUID. Every call has a time limit and raises a ControlError."""
+
+    def compute_mode(self, gpu_uuid: str) -> ComputeMode:
+        """Read the compute mode (a few µs)."""
+
+    def set_compute_mode(self, gpu_uuid: str, mode: ComputeMode) -> None:
+        """Set the compute mode through NVML."""
+
+    def time_slice(self, gpu_uuid: str) -> int | None:
+        """Read the time slice 0..3 with the driver's tool (slow), None when the tool cannot tell."""
+
+    def set_time_slice(self, gpu_uuid: str, interval: int) -> None:
+        """Set the time slice 0..3 with one run of the driver's ``nvidia-smi``."""
+
+    def epoch(self) -> str:
+        """A text that changes when the kernel driver is loaded anew or NVML was lost in between."""
+
+
+class ClaimReader(Protocol):
+    """ResourceClaims in the API server."""
+
+    def get(self, claim: ClaimRef) -> Json:
+        """The ResourceClaim object. Raises ClaimNotFound, or ApiError / ApiUnreachable."""
+
+    def list_allocated(self) -> list[Json]:
+        """All claims of the cluster with an allocation for this driver. Raises ApiError."""
+
+
+class SliceStore(Protocol):
+    """This node's ResourceSlices of this driver in the API server. All raise ApiError / ApiUnreachable."""
+
+    def list(self) -> tuple[list[Json], str]:
+        """The slices and the resourceVersion to watch from."""
+
+    def watch(self, resource_version: str, timeout_seconds: float) -> Iterator[tuple[str, Json]]:
+        """(event type, object) until the time is over or the server closes. HTTP 410 raises ApiError."""
+
+    def create(self, resource_slice: Json) -> Json:
+        """Create and return as stored."""
+
+    def replace(self, resource_slice: Json) -> Json:
+        """PUT with the resourceVersion in the object, return as stored."""
+
+    def delete(self, resource_slice: Json) -> None:
+        """Delete with the object's UID and resourceVersion as preconditions; missing is success."""
+
+
+class NodeReader(Protocol):
+    """The Node object."""
+
+    def uid(self) -> str:
+        """UID of this node's Node object. Raises ApiError."""
+
+
+class EventSink(Protocol):
+    """Kubernetes events about this node. Never raises: an event that cannot be written is logged."""
+
+    def warning(self, reason: str, message: str) -> None:
+        """Warning event on the Node."""
+
+    def normal(self, reason: str, message: str) -> None:
+        """Normal event on the Node."""
+
+
+class PlannedSpec(Protocol):
+    """A CDI spec that was built and checked, ready to be written."""
+
+    @property
+    def claim_uid(self) -> str:
+        """The claim it belongs to."""
+
+    @property
+    def text(self) -> str:
+        """The file's content."""
+
+
+class CdiSpecs(Protocol):
+    """Transient CDI specs, one a claim."""
+
+    def plan(self, claim_uid: str, devices: Sequence[Device]) -> PlannedSpec:
+        """Build and check; nothing is written. Raises CdiError naming the path that is missing."""
+
+    def write(self, spec: PlannedSpec) -> None:
+        """Write atomically. Raises CdiError."""
+
+    def remove(self, claim_uid: str) -> None:
+        """Remove; missing is success. Raises CdiError."""
+
+    def exists(self, claim_uid: str) -> bool:
+        """Whether the claim's file is there and not empty."""
+
+    def written(self) -> Mapping[str, tuple[str, ...]]:
+        """Claim UID -> device names, read from the files that are there; unreadable ones map to ()."""
+
+
+class Recorder(Protocol):
+    """Where measurements go."""
+
+    def observe_call(self, operation: str, seconds: float) -> None:
+        """A successful operation (``PrepareResourceClaims`` ...) and how long it took."""
+
+    def inflight(self, operation: str, change: int) -> None:
+        """+1 when a call begins, -1 when it ends."""
+
+    def prepare_error(self, kind: str) -> None:
+        """A claim could not be prepared; kind is ``DriverError.kind``."""
+
+    def unprepare_error(self, kind: str) -> None:
+        """A claim could not be unprepared."""
+
+    def prepared_devices(self, counts: Mapping[str, int]) -> None:
+        """Prepared devices by type (``gpu``, ``mig``)."""
+
+
+class Readiness(Protocol):
+    """Named conditions; the driver is ready when all of them hold."""
+
+    def set(self, condition: str, ok: bool, message: str = "") -> None:
+        """State a condition (``devices``, ``slices``, ``registration``, ``state``) and why it does not hold."""
