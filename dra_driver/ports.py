@@ -123,10 +123,10 @@ class Recorder(Protocol):
     """Where measurements go."""
 
     def observe_call(self, operation: str, seconds: float) -> None:
-        """A successful operation (``PrepareResourceClaims`` ...) and how long it took."""
+        """One claim done with success; operation is ``prepare`` or ``unprepare``."""
 
     def inflight(self, operation: str, change: int) -> None:
-        """+1 when a call begins, -1 when it ends."""
+        """+1 when work on a claim begins, -1 when it ends."""
 
     def prepare_error(self, kind: str) -> None:
         """A claim could not be prepared; kind is ``DriverError.kind``."""

@@ -1,0 +1,1 @@
+"""The Kubernetes API server, through the official client: claims, slices, the Node, events."""

@@ -1,0 +1,1 @@
+"""The kubelet's side: registration, the DRA v1 service, the gRPC health check. No Kubernetes API, no GPU."""

@@ -16,6 +16,7 @@ DriverError
  │   └─ ControlGone         the NVIDIA driver is not loaded, the tool is missing or the GPU has left
  ├─ CdiError            a file that the container needs is missing, or the spec cannot be written
  ├─ StateError          the state database cannot be used
+ ├─ LockTimeout         another call, or another instance of the driver, held the claim or the GPU for too long
  └─ ApiError            the API server refused or could not be reached
      └─ ApiUnreachable  no answer at all, or one that says to come back later
 
@@ -119,6 +120,12 @@ class StateError(DriverError):
     """The state database is damaged, of another version, or cannot be written."""
 
     kind = "state"
+
+
+class LockTimeout(DriverError):
+    """The claim or the GPU was held by another call for too long; the kubelet asks again."""
+
+    kind = "lock_acquire"
 
 
 class ApiError(DriverError):

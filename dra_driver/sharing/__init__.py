@@ -1,0 +1,1 @@
+"""Ways of sharing a GPU, one strategy a module. Pure: a strategy says which steps a card needs, others take them."""

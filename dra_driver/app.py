@@ -1,0 +1,249 @@
+"""The composition root of the node daemon: which parts there are, how they are joined, in what order they start.
+
+Settings and feature gates are turned into parts here and nowhere else. Start: state and recovery, the kubelet's
+sockets (so that claims can be unprepared while the NVIDIA driver is down), then the inventory; its first sighting
+finishes recovery and publishes the slices.
+"""
+
+import ctypes
+import logging
+import signal
+import threading
+from types import FrameType
+
+import dra_driver
+from dra_driver import hostfs
+from dra_driver import settings as settings_module
+from dra_driver.cdi.claim_specs import ClaimSpecs
+from dra_driver.cdi.directory import CdiDirectory
+from dra_driver.cdi.driver_files import DriverFiles
+from dra_driver.claims.gpu_steps import GpuSteps
+from dra_driver.claims.instance import Instance
+from dra_driver.claims.lifecycle import ClaimLifecycle, Edges
+from dra_driver.claims.locks import ProcessTurn
+from dra_driver.claims.recovery import BOOT_ID, Rebuild, Sweep, check_boot, open_store
+from dra_driver.claims.store import STATE_FILE
+from dra_driver.cluster.claims import ApiClaims
+from dra_driver.cluster.connection import connect
+from dra_driver.cluster.events import ApiEvents
+from dra_driver.cluster.nodes import ApiNode
+from dra_driver.cluster.slices import ApiSlices
+from dra_driver.devices.discovery import Discovery
+from dra_driver.devices.gpu_control import ComputeModes, GpuTool, ObservingControl, ToolControl
+from dra_driver.devices.nvml import NvmlSource
+from dra_driver.devices.simulated import SimulatedNode
+from dra_driver.features import TIME_SLICING_SETTINGS, Gates
+from dra_driver.kubelet.healthcheck import HealthServer
+from dra_driver.kubelet.plugin import KubeletPlugin
+from dra_driver.model.devices import Inventory
+from dra_driver.model.errors import DriverNotReady, StateError
+from dra_driver.observe import logs
+from dra_driver.observe.http import StatusServer
+from dra_driver.observe.metrics import PrometheusRecorder
+from dra_driver.observe.readiness import Conditions, Liveness
+from dra_driver.ports import DeviceSource, GpuControl
+from dra_driver.settings import GpuControlMode, LoggingFormat, Settings
+from dra_driver.sharing.strategy import Strategies, Strategy
+from dra_driver.sharing.time_slicing import TimeSlicingStrategy
+from dra_driver.slices.build import build_slices
+from dra_driver.slices.publisher import SlicePublisher
+
+log = logging.getLogger(__name__)
+
+_GRACE_SECONDS = 10.0
+_ARENAS = 2
+
+
+def run(settings: Settings) -> int:
+    """Run the driver until a signal ends it; the exit code. Raises DriverError when it cannot start."""
+    logs.configure(settings.verbosity, settings.logging_format is LoggingFormat.JSON)
+    _limit_arenas()
+    stop = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        log.info("signal %s: stopping", signal.Signals(number).name)
+        stop.set()
+
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+        signal.signal(number, on_signal)
+    app = App(settings)
+    try:
+        app.start()
+        stop.wait()
+    finally:
+        app.stop()
+    return 0
+
+
+def _limit_arenas() -> None:
+    """Fewer malloc arenas: each gRPC thread would get one of its own, megabytes that a node daemon should not cost."""
+    m_arena_max = -8
+    try:
+        ctypes.CDLL(None).mallopt(m_arena_max, _ARENAS)
+    except (OSError, AttributeError):
+        log.debug("no mallopt here; memory may be a little higher")
+
+
+class Hardware:
+    """The cards, real or simulated, behind the same seams."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises SettingError for a scenario that cannot be read, DriverError when its tree cannot be written."""
+        if settings.simulated_node:
+            node = SimulatedNode.load(settings.simulated_node, seed=settings.node_name)
+            tree = settings.state_directory / "simulated-node"
+            try:
+                tree.mkdir(mode=0o755, parents=True, exist_ok=True)
+                self.roots = node.materialise(tree)
+            except OSError as error:
+                raise StateError(f"simulated node: {tree} cannot be written: {error}") from error
+            self.source: DeviceSource = node.source()
+            modes: ComputeModes = node.control()
+            self.files = DriverFiles(self.roots, placeholders=True, proc=tree / "proc")
+            self.boot_id = tree / "var" / "state" / "boot_id"
+        else:
+            self.roots = settings_module.roots(settings)
+            nvml = NvmlSource(hostfs.find_library(self.roots.container_driver_root, "libnvidia-ml.so.1"))
+            self.source = modes = nvml
+            self.files = DriverFiles(self.roots)
+            self.boot_id = BOOT_ID
+        if not self.boot_id.exists():
+            self.boot_id = BOOT_ID
+        tool = GpuTool.under(self.roots.container_driver_root, settings.gpu_tool_timeout)
+        self.control: GpuControl = ToolControl(modes, tool)
+        if settings.gpu_control is GpuControlMode.OBSERVE:
+            self.control = ObservingControl(self.control)
+
+
+def strategies(gates: Gates) -> Strategies:
+    """The sharing strategies that the feature gates switch on."""
+    switched_on: dict[str, Strategy] = {}
+    if TIME_SLICING_SETTINGS in gates:
+        switched_on["TimeSlicing"] = TimeSlicingStrategy()
+    return switched_on
+
+
+class App:
+    """All parts of one driver process. Building opens what must not be missing; ``start`` starts the threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises SettingError, StateError or another DriverError for what only a person can mend."""
+        self._settings = settings
+        node = settings.node_name
+        self.conditions = Conditions(("devices", "registration", "slices"))
+        self._liveness = Liveness()
+        self._recorder = PrometheusRecorder(node)
+        self._instance = Instance(settings.state_directory, shared=bool(settings.pod_uid))
+        self._connection = connect(
+            str(settings.kubeconfig) if settings.kubeconfig else None,
+            f"dra-driver/{dra_driver.__version__}",
+            qps=settings.kube_api_qps,
+            burst=settings.kube_api_burst,
+        )
+        self._events = ApiEvents(self._connection, node)
+        self._claims_api = ApiClaims(self._connection)
+        self._hardware = Hardware(settings)
+        self._strategies = strategies(settings.gates)
+        self._inventory: Inventory | None = None
+        self._cdi = ClaimSpecs(CdiDirectory(settings.cdi_root), self._hardware.files, self._driver_version)
+        self._store = open_store(settings.state_directory / STATE_FILE, self._events)
+        self._turn = ProcessTurn(settings.state_directory / "turn.lock")
+        self._lifecycle = ClaimLifecycle(self._edges(), self._strategies, node, self._turn)
+        self._sweep = Sweep(self._store, self._claims_api, self._lifecycle.unprepare)
+        self._publisher = SlicePublisher(
+            ApiSlices(self._connection, node),
+            ApiNode(self._connection, node),
+            node,
+            self._events,
+            self.conditions,
+            hold=self._instance.may_publish,
+        )
+        self._discovery = Discovery(self._hardware.source, self.conditions, self._seen, events=self._events)
+        self._plugin = KubeletPlugin(
+            settings.kubelet_registrar_directory,
+            settings.plugin_directory,
+            self._lifecycle,
+            self._recorder,
+            self.conditions,
+            pod_uid=settings.pod_uid or None,
+        )
+        self._status = self._status_server()
+        self._health = (
+            HealthServer(settings.healthcheck_port, self._plugin.registration_socket, self._plugin.dra_socket)
+            if settings.healthcheck_port >= 0
+            else None
+        )
+
+    def _edges(self) -> Edges:
+        observing = self._settings.gpu_control is GpuControlMode.OBSERVE
+        return Edges(
+            api=self._claims_api,
+            cdi=self._cdi,
+            store=self._store,
+            steps=GpuSteps(self._hardware.control, self._store, observing),
+            inventory=self._current,
+        )
+
+    def _status_server(self) -> StatusServer | None:
+        endpoint = self._settings.http_endpoint
+        if endpoint is None:
+            return None
+        self._recorder.before_scrape(lambda: self._recorder.prepared_devices(self._store.counts()))
+        return StatusServer(endpoint, self._settings.metrics_path, self._recorder, self.conditions, self._liveness)
+
+    def start(self) -> None:
+        """Start serving. Raises DriverError when a socket or port cannot be had."""
+        for gate in self._settings.gates.not_implemented:
+            log.warning("feature gate %s is known, but does nothing in this version", gate)
+        check_boot(self._store, self._cdi, self._hardware.boot_id)
+        self._publisher.start()
+        self._discovery.start()
+        self._plugin.start()
+        if self._status:
+            self._status.start()
+        if self._health:
+            self._health.start()
+        self._sweep.start()
+        self._liveness.watch(*self._plugin.threads, *self._publisher.threads, *self._discovery.threads)
+        log.info("dra-driver %s serves node %s", dra_driver.__version__, self._settings.node_name)
+
+    def stop(self) -> None:
+        """Stop in the opposite order; slices and prepared claims stay. Idempotent."""
+        if self._health:
+            self._health.stop()
+        self._sweep.stop()
+        self._plugin.stop(_GRACE_SECONDS)
+        self._discovery.stop()
+        self._publisher.stop()
+        if self._status:
+            self._status.stop()
+        self._hardware.source.close()
+        self._events.close()
+        self._connection.close()
+        self._store.close()
+        self._turn.close()
+        self._instance.close()
+
+    def _current(self) -> Inventory:
+        if self._inventory is None:
+            raise DriverNotReady("the GPUs of this node are not known yet: NVML is not ready, see the driver's log")
+        return self._inventory
+
+    def _driver_version(self) -> str:
+        return self._current().driver.driver_version
+
+    def _seen(self, inventory: Inventory) -> None:
+        """The inventory for the first time, or changed."""
+        devices = inventory.devices
+        first = self._inventory is None
+        if first:
+            Rebuild(self._store, self._cdi, self._claims_api, self._settings.node_name, self._strategies).run(devices)
+            # Without persistence mode a card forgets its settings when nobody has it open.
+            self._store.forget_time_slices(gpu.uuid for gpu in inventory.gpus if not gpu.persistence)
+        moved = self._store.swap_names({name: device.uuid for name, device in devices.items()})
+        for name, uuid in moved.items() if first else ():  # later ones are discovery's to tell
+            message = f"device {name} was {uuid} and is {devices[name].uuid} now: the driver numbers its GPUs anew"
+            log.warning("%s", message)
+            self._events.warning("DeviceNameMoved", message)
+        self._inventory = inventory
+        self._publisher.publish(build_slices(devices.values(), inventory.driver, self._settings.node_name))

@@ -1,0 +1,106 @@
+"""CDI specs of claims: built from the node's driver files, kept in the CDI directory, read back for
+recovery.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from dra_driver.cdi.directory import CdiDirectory
+from dra_driver.cdi.driver_files import DriverFiles
+from dra_driver.cdi.spec import ClaimSpec, DeviceEdits, DeviceNode, Edits, build_spec
+from dra_driver.model.devices import Device
+from dra_driver.model.errors import CdiError
+from dra_driver.ports import PlannedSpec
+from dra_driver_api import names
+
+log = logging.getLogger(__name__)
+
+_COMMON_EDITS: Final = "\ncontainerEdits:"
+_MAX_FILE_BYTES: Final = 4 << 20
+_UNREADABLE: Final = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    RecursionError,
+    yaml.YAMLError,
+    CdiError,
+)
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class ClaimSpecs:
+    """Implements ``ports.CdiSpecs``. ``driver_version`` gives the running driver's, as NVML writes it."""
+
+    def __init__(self, directory: CdiDirectory, files: DriverFiles, driver_version: Callable[[], str]) -> None:
+        self._directory = directory
+        self._files = files
+        self._driver_version = driver_version
+
+    def plan(self, claim_uid: str, devices: Sequence[Device]) -> ClaimSpec:
+        """Build and check; nothing is written. Raises CdiError naming the path that is missing."""
+        self._directory.path(claim_uid)
+        edits = [
+            DeviceEdits(name=device.name, edits=_edits_with(self._files.device_nodes(device))) for device in devices
+        ]
+        return build_spec(claim_uid, edits, self._files.common(self._driver_version()))
+
+    def write(self, spec: PlannedSpec) -> None:
+        """Write atomically. Raises CdiError."""
+        self._directory.write(spec.claim_uid, spec.text)
+
+    def remove(self, claim_uid: str) -> None:
+        """Remove; missing is success. Raises CdiError."""
+        self._directory.remove(claim_uid)
+
+    def exists(self, claim_uid: str) -> bool:
+        """Whether the claim's file is there and not empty. Raises CdiError for a UID that is no plain name."""
+        return self._directory.exists(claim_uid)
+
+    def written(self) -> Mapping[str, tuple[str, ...]]:
+        """Claim UID -> device names in the file's order; a file that cannot be read as ours maps to ()."""
+        return {uid: _devices_in(self._directory.path(uid), uid) for uid in self._directory.list()}
+
+
+@lru_cache(maxsize=1024)
+def _edits_with(device_nodes: tuple[DeviceNode, ...]) -> Edits:
+    """One object for each GPU as long as its nodes stay as they are, so that its text is made once."""
+    return Edits(device_nodes=device_nodes)
+
+
+def _devices_in(path: Path, claim_uid: str) -> tuple[str, ...]:
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise CdiError(f"larger than {_MAX_FILE_BYTES} bytes")
+        document = _load(path.read_text(encoding="utf-8"))
+        if document["kind"] != names.CDI_KIND:
+            raise CdiError(f"kind is {document['kind']!r}, must be {names.CDI_KIND}")
+        return tuple(_short_name(device["name"], claim_uid) for device in document["devices"])
+    except _UNREADABLE as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        log.warning("CDI spec %s cannot be read as a claim's: %s", path, reason)
+        return ()
+
+
+def _load(text: str) -> Any:
+    """The document, its common edits left out where they come last, as in our files: they are most of the
+    text.
+    """
+    head, common_edits, _ = text.partition(_COMMON_EDITS)
+    document = yaml.load(head, Loader=_Loader)  # noqa: S506 - a safe loader, with or without libyaml
+    if common_edits and not (isinstance(document, dict) and "devices" in document):
+        document = yaml.load(text, Loader=_Loader)  # noqa: S506
+    return document
+
+
+def _short_name(name: str, claim_uid: str) -> str:
+    prefix = names.cdi_device_name(claim_uid, "")
+    if not name.startswith(prefix):
+        raise CdiError(f"device {name!r} does not belong to claim {claim_uid}")
+    return name.removeprefix(prefix)

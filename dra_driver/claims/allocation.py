@@ -1,0 +1,97 @@
+"""Reads what of a ResourceClaim object concerns this driver. Pure: objects in, frozen values out."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dra_driver.model.claims import AllocatedDevice, Allocation, ClaimRef, ConfigSource, OpaqueConfig
+from dra_driver.model.errors import BadConfig, NotAllocated, UnknownDevice
+from dra_driver_api.names import DRIVER_NAME
+
+_DEVICE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+# A UID becomes part of a file name and of CDI device names.
+_UID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,126}[A-Za-z0-9])?")
+
+
+def check_uid(claim: ClaimRef) -> None:
+    """Raises BadConfig for a UID that cannot be part of a file name."""
+    if not _UID.fullmatch(claim.uid):
+        raise BadConfig(f"claim uid {claim.uid[:80]!r} is not made of letters, digits, '-' and '_'")
+
+
+def read_allocation(claim: ClaimRef, resource_claim: Mapping[str, Any], pool: str) -> Allocation:
+    """The allocation of ``claim`` as far as it is this driver's.
+
+    resource_claim: a resource.k8s.io/v1 ResourceClaim. pool: name of this node's pool (the node's name).
+    Results and configs of other drivers are left out unread. Raises NotAllocated, UnknownDevice (a device of
+    another pool, or a name no device can have) or BadConfig (an entry whose shape the API does not allow).
+    """
+    allocation = _mapping(resource_claim.get("status") or {}, "status").get("allocation")
+    if not allocation:
+        raise NotAllocated(f"claim {claim} is not allocated yet: its status has no allocation")
+    allocation = _mapping(allocation, "status.allocation")
+    devices = _mapping(allocation.get("devices") or {}, "status.allocation.devices")
+    results = _list(devices.get("results"), "status.allocation.devices.results")
+    configs = _list(devices.get("config"), "status.allocation.devices.config")
+    return Allocation(
+        claim=claim,
+        devices=tuple(_device(claim, entry, pool) for entry in results if entry.get("driver") == DRIVER_NAME),
+        configs=tuple(_configs(configs)),
+    )
+
+
+def _device(claim: ClaimRef, entry: Mapping[str, Any], pool: str) -> AllocatedDevice:
+    name, found_pool, request = (str(entry.get(key) or "") for key in ("device", "pool", "request"))
+    if found_pool != pool:
+        raise UnknownDevice(
+            f"device {name[:80]!r} of claim {claim} is in pool {found_pool[:80]!r}, not in this node's pool {pool!r}"
+        )
+    if not _DEVICE_NAME.fullmatch(name):
+        raise UnknownDevice(f"device name {name[:80]!r} of claim {claim} is not a DNS label, so no device has it")
+    consumed = _mapping(entry.get("consumedCapacity") or {}, "consumedCapacity")
+    return AllocatedDevice(
+        request=request,
+        pool=found_pool,
+        device=name,
+        admin_access=entry.get("adminAccess") is True,
+        share_id=str(entry["shareID"]) if entry.get("shareID") else None,
+        consumed_capacity=tuple(sorted((str(key), str(value)) for key, value in consumed.items())),
+    )
+
+
+def _configs(entries: list[Mapping[str, Any]]) -> Iterable[OpaqueConfig]:
+    for index, entry in enumerate(entries):
+        opaque = entry.get("opaque")
+        if opaque is None:
+            raise BadConfig(f"config[{index}]: only opaque parameters are supported by this driver")
+        opaque = _mapping(opaque, f"config[{index}].opaque")
+        if opaque.get("driver") != DRIVER_NAME:
+            continue
+        yield OpaqueConfig(
+            source=_source(entry.get("source"), index),
+            requests=tuple(str(r) for r in entry.get("requests") or ()),
+            parameters=opaque.get("parameters"),
+            index=index,
+        )
+
+
+def _source(value: Any, index: int) -> ConfigSource:
+    try:
+        return ConfigSource(value)
+    except ValueError:
+        valid = ", ".join(source.value for source in ConfigSource)
+        raise BadConfig(f"config[{index}].source is {value!r}, must be one of {valid}") from None
+
+
+def _mapping(value: Any, path: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise BadConfig(f"{path} is a {type(value).__name__}, must be an object")
+    return value
+
+
+def _list(value: Any, path: str) -> list[Mapping[str, Any]]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise BadConfig(f"{path} is a {type(value).__name__}, must be a list")
+    return [_mapping(entry, f"{path}[{index}]") for index, entry in enumerate(value)]

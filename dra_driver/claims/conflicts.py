@@ -1,0 +1,72 @@
+"""Whether a claim may have its devices while others hold theirs. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from dra_driver.model.claims import ClaimRef
+from dra_driver.model.errors import DeviceBusy
+from dra_driver.model.plan import PreparedDevice
+from dra_driver.model.records import ClaimState, Holder
+
+
+def check_within_claim(claim: ClaimRef, devices: Sequence[PreparedDevice]) -> None:
+    """Raises DeviceBusy when one claim has a device twice without admin access and without shares.
+
+    Two shares of one device are fine if they ask for the same sharing.
+    """
+    seen: dict[str, PreparedDevice] = {}
+    for device in devices:
+        if device.admin_access:
+            continue
+        other = seen.setdefault(device.uuid, device)
+        if other is device:
+            continue
+        if not (device.share_id and other.share_id) or device.share_id == other.share_id:
+            raise DeviceBusy(
+                f"device {device.device} is allocated twice to claim {claim} "
+                f"(requests {', '.join(other.requests)} and {', '.join(device.requests)})"
+            )
+        if device.sharing != other.sharing:
+            raise DeviceBusy(
+                f"two requests of claim {claim} ask for different sharing on device {device.device}: "
+                f"{_words(other.sharing)} and {_words(device.sharing)}"
+            )
+
+
+def check_against_others(claim: ClaimRef, devices: Iterable[PreparedDevice], holders: Iterable[Holder]) -> None:
+    """Raises DeviceBusy, naming the holder, when another claim holds a device or the card under it.
+
+    Admin access on either side is no conflict. Two shares of one device may live together when their sharing
+    config is the same. A full GPU and a MIG device of the same card exclude each other.
+    """
+    others = [holder for holder in holders if holder.claim.uid != claim.uid and not holder.device.admin_access]
+    for device in devices:
+        if device.admin_access:
+            continue
+        for holder in others:
+            if holder.device.gpu_uuid == device.gpu_uuid:
+                _check_pair(device, holder)
+
+
+def _check_pair(device: PreparedDevice, holder: Holder) -> None:
+    held = holder.device
+    if held.uuid == device.uuid:
+        if not (held.share_id and device.share_id):
+            unfinished = " (its preparation is not finished)" if holder.state is ClaimState.STARTED else ""
+            raise DeviceBusy(
+                f"requested device {device.device} is already allocated to different claim {holder.claim}{unfinished}; "
+                "wait for its pods to end, or share one ResourceClaim between the pods"
+            )
+        if held.sharing != device.sharing:
+            raise DeviceBusy(
+                f"requested device {device.device} has conflicting configuration with already prepared claim "
+                f"{holder.claim}: it has {_words(held.sharing)}, this claim asks for {_words(device.sharing)}"
+            )
+    elif device.uuid == device.gpu_uuid or held.uuid == held.gpu_uuid:
+        raise DeviceBusy(
+            f"requested device {device.device} overlaps with {held.device} of the same GPU, "
+            f"held by claim {holder.claim}; the MIG layout changed under a live claim"
+        )
+
+
+def _words(sharing: str) -> str:
+    return sharing or "no sharing config"

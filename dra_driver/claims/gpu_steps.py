@@ -1,0 +1,146 @@
+"""Takes the steps of a plan on the cards, and undoes them. What a card has is read here, what it needs is not decided.
+
+A step may have been taken or not when it is undone (the process may have been killed in between), so undoing is
+repeatable, and it leaves alone what another live claim on the same card relies on.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from dra_driver.claims.store import Store
+from dra_driver.model.claims import ClaimRef
+from dra_driver.model.errors import ControlError, ControlGone, ControlRefused, ControlUnsupported
+from dra_driver.model.plan import SetComputeMode, SetTimeSlice, Step
+from dra_driver.model.records import ClaimRecord, ClaimState
+from dra_driver.ports import GpuControl
+from dra_driver.sharing.strategy import GpuState
+from dra_driver.sharing.time_slicing import DEFAULT_INTERVAL
+
+log = logging.getLogger(__name__)
+
+# After these nothing is left to undo: no such setting, no driver, or not ours to change.
+_NOTHING_LEFT = (ControlUnsupported, ControlGone, ControlRefused)
+
+
+@dataclass(slots=True)
+class Undone:
+    """What undoing left behind: the slices that cards are now known to have."""
+
+    time_slices: dict[str, int] = field(default_factory=dict)
+
+
+class GpuSteps:
+    """Reads, sets and resets cards for claims."""
+
+    def __init__(self, control: GpuControl, store: Store, observe_only: bool = False) -> None:
+        self._control = control
+        self._store = store
+        self._observe_only = observe_only
+
+    def epoch(self) -> str:
+        """The driver epoch under which beliefs count; '' when the driver is gone."""
+        try:
+            return self._control.epoch()
+        except ControlError as error:
+            log.warning("cannot tell whether the NVIDIA driver was reloaded: %s", error)
+            return ""
+
+    def states(self, gpu_uuids: Iterable[str], epoch: str) -> dict[str, GpuState]:
+        """What the cards have now. Raises ControlError."""
+        return {uuid: self._state(uuid, epoch) for uuid in gpu_uuids}
+
+    def _state(self, uuid: str, epoch: str) -> GpuState:
+        known = self._store.time_slice(uuid, epoch)
+        if known is None and self._observe_only:
+            # The tool is run only here: where nothing may be set, reading is the only way to know. A card that the
+            # tool cannot tell about has what the driver starts with.
+            read = self._control.time_slice(uuid)
+            known = DEFAULT_INTERVAL if read is None else read
+        return GpuState(compute_mode=self._control.compute_mode(uuid), time_slice=known)
+
+    def check_allowed(self, steps: Iterable[Step]) -> None:
+        """Raises ControlRefused when something would have to be set and the driver only observes."""
+        if not self._observe_only:
+            return
+        for step in steps:
+            raise ControlRefused(
+                f"{describe(step)} is needed, and the driver runs with --gpu-control=observe, which never changes a "
+                "GPU; start it with --gpu-control=set, or have the administrator set the GPU"
+            )
+
+    def take(self, steps: Iterable[Step]) -> None:
+        """Take the steps in order. Raises ControlError at the first that fails."""
+        for step in steps:
+            log.info("%s", describe(step))
+            match step:
+                case SetComputeMode():
+                    self._control.set_compute_mode(step.gpu_uuid, step.mode)
+                case SetTimeSlice():
+                    self._control.set_time_slice(step.gpu_uuid, step.interval)
+
+    def undo(self, record: ClaimRecord, epoch: str) -> Undone:
+        """Undo a claim's steps on its cards. Raises ControlError when that must be tried again.
+
+        A started claim's steps are undone in reverse. A completed claim leaves the card's slice at Default when it
+        was the last that had asked for one; the compute mode stays DEFAULT, which is also what a reset would set.
+        """
+        undone = Undone()
+        if self._observe_only:
+            if record.plan.steps:
+                log.warning("claim %s had changed its GPU; --gpu-control=observe leaves it as it is", record.claim)
+        elif record.state is ClaimState.STARTED:
+            for step in reversed(record.plan.steps):
+                self._attempt(record.claim, partial(self._undo_step, record, step, undone))
+        else:
+            for uuid, device in _slice_users(record).items():
+                if not self._others_slice(record, uuid):
+                    self._attempt(record.claim, partial(self._reset, uuid, device, epoch, undone))
+        return undone
+
+    def _attempt(self, claim: ClaimRef, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except _NOTHING_LEFT as error:
+            log.warning("claim %s leaves its GPU as it is: %s", claim, error)
+
+    def _undo_step(self, record: ClaimRecord, step: Step, undone: Undone) -> None:
+        if self._others_slice(record, step.gpu_uuid):
+            return
+        match step:
+            case SetComputeMode():
+                log.info("back to compute mode %s on %s (%s)", step.previous.name, step.device, step.gpu_uuid)
+                self._control.set_compute_mode(step.gpu_uuid, step.previous)
+            case SetTimeSlice():
+                log.info("back to time slice 0 on %s (%s)", step.device, step.gpu_uuid)
+                self._control.set_time_slice(step.gpu_uuid, DEFAULT_INTERVAL)
+                undone.time_slices[step.gpu_uuid] = DEFAULT_INTERVAL
+
+    def _reset(self, uuid: str, device: str, epoch: str, undone: Undone) -> None:
+        if self._store.time_slice(uuid, epoch) == DEFAULT_INTERVAL:
+            return
+        self._store.forget_time_slices([uuid])
+        log.info("last user of the time slice leaves: back to time slice 0 on %s (%s)", device, uuid)
+        self._control.set_time_slice(uuid, DEFAULT_INTERVAL)
+        undone.time_slices[uuid] = DEFAULT_INTERVAL
+
+    def _others_slice(self, record: ClaimRecord, uuid: str) -> bool:
+        return any(
+            holder.claim.uid != record.claim.uid and holder.device.time_slice is not None
+            for holder in self._store.holders([uuid])
+        )
+
+
+def _slice_users(record: ClaimRecord) -> Mapping[str, str]:
+    return {d.gpu_uuid: d.device for d in record.devices if d.time_slice is not None}
+
+
+def describe(step: Step) -> str:
+    """A step in words, for logs and errors."""
+    match step:
+        case SetComputeMode():
+            return f"compute mode {step.mode.name} on {step.device} ({step.gpu_uuid}), which has {step.previous.name}"
+        case SetTimeSlice():
+            before = "an unknown one" if step.previous is None else str(step.previous)
+            return f"time slice {step.interval} on {step.device} ({step.gpu_uuid}), which has {before}"

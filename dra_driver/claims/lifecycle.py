@@ -1,0 +1,200 @@
+"""Prepares and unprepares claims: reads top to bottom as the data flows.
+
+prepare    claim from the API -> allocation -> choices -> (locks) already prepared? the stored answer -> conflicts
+           -> steps -> CDI spec, all of which may refuse and has changed nothing
+           -> record "started" -> steps -> CDI file -> record "completed" -> answer
+unprepare  (locks) the record alone -> CDI file away -> steps undone -> record away
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from dra_driver.claims.allocation import check_uid, read_allocation
+from dra_driver.claims.conflicts import check_against_others
+from dra_driver.claims.gpu_steps import GpuSteps, Undone
+from dra_driver.claims.locks import KeyedLocks, ProcessTurn
+from dra_driver.claims.planning import Choice, choose, needs_state, plan_steps
+from dra_driver.claims.store import Store
+from dra_driver.model.claims import Allocation, ClaimRef
+from dra_driver.model.devices import Device, Inventory
+from dra_driver.model.errors import ApiUnreachable, DriverError, DriverNotReady, UnknownDevice
+from dra_driver.model.plan import Plan, PreparedDevice, SetTimeSlice
+from dra_driver.model.records import ClaimRecord, ClaimState
+from dra_driver.ports import CdiSpecs, ClaimReader
+from dra_driver.sharing.strategy import Strategies
+
+log = logging.getLogger(__name__)
+
+Answer = tuple[PreparedDevice, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edges:
+    """What the lifecycle acts through."""
+
+    api: ClaimReader
+    cdi: CdiSpecs
+    store: Store
+    steps: GpuSteps
+    inventory: Callable[[], Inventory]
+
+
+class ClaimLifecycle:
+    """Prepares and unprepares claims on one node; safe to call from many threads."""
+
+    def __init__(self, edges: Edges, strategies: Strategies, pool: str, turn: ProcessTurn) -> None:
+        self._edges = edges
+        self._strategies = strategies
+        self._pool = pool
+        self._turn = turn
+        self._claim_locks = KeyedLocks("claim")
+        self._gpu_locks = KeyedLocks("GPU")
+
+    def prepare(self, claim: ClaimRef) -> Answer:
+        """Make a claim's devices ready. Raises DriverError; then nothing of it is left, or a started record is.
+
+        The same claim again gets the same answer. A claim without devices of this driver gets an empty one.
+        """
+        check_uid(claim)
+        allocation = self._allocation(claim)
+        with self._turn.take(), self._claim_locks.hold([claim.uid]):
+            record = self._edges.store.get(claim.uid)
+            if allocation is None:
+                return self._without_api(claim, record)
+            if record is not None:
+                if record.state is ClaimState.COMPLETED and _matches(record, allocation):
+                    return self._again(record)
+                log.info(
+                    "claim %s was %s for other devices or not to the end: undoing that first",
+                    claim,
+                    record.state.value,
+                )
+                self._take_back(record)
+            if not allocation.devices:
+                return ()
+            return self._anew(allocation)
+
+    def unprepare(self, claim: ClaimRef) -> None:
+        """Give a claim's devices back, from the record alone. Raises DriverError to be asked again.
+
+        A claim that was never prepared is a success.
+        """
+        check_uid(claim)
+        with self._turn.take(), self._claim_locks.hold([claim.uid]):
+            record = self._edges.store.get(claim.uid)
+            if record is None:
+                self._edges.cdi.remove(claim.uid)
+                return
+            self._take_back(record)
+            log.info("claim %s is unprepared", claim)
+
+    def _allocation(self, claim: ClaimRef) -> Allocation | None:
+        try:
+            return read_allocation(claim, self._edges.api.get(claim), self._pool)
+        except ApiUnreachable as error:
+            if self._edges.store.get(claim.uid) is None:
+                raise
+            log.warning("claim %s: answering from the state, the API server does not: %s", claim, error)
+            return None
+
+    def _without_api(self, claim: ClaimRef, record: ClaimRecord | None) -> Answer:
+        if record is None or record.state is not ClaimState.COMPLETED:
+            raise ApiUnreachable(f"claim {claim} cannot be read: the API server does not answer")
+        return self._again(record)
+
+    def _again(self, record: ClaimRecord) -> Answer:
+        """The stored answer, after checking that the cards are still the same and the CDI file is there."""
+        try:
+            devices = self._edges.inventory().devices
+        except DriverNotReady:
+            devices = None
+        if devices is not None:
+            for prepared in record.devices:
+                _check_same_card(record.claim, prepared, devices)
+        if not self._edges.cdi.exists(record.claim.uid):
+            if devices is None:
+                raise DriverNotReady(f"the CDI file of claim {record.claim} is gone and the NVIDIA driver is not ready")
+            log.warning("the CDI file of claim %s is gone: writing it again", record.claim)
+            wanted = [devices[prepared.device] for prepared in record.devices]
+            self._edges.cdi.write(self._edges.cdi.plan(record.claim.uid, wanted))
+        return record.devices
+
+    def _anew(self, allocation: Allocation) -> Answer:
+        choices = choose(allocation, self._edges.inventory().devices, self._strategies)
+        with self._gpu_locks.hold(choice.prepared.gpu_uuid for choice in choices):
+            record, epoch = self._plan(allocation, choices)
+            spec = self._edges.cdi.plan(allocation.claim.uid, [choice.device for choice in choices])
+            sliced = {s.gpu_uuid: s.interval for s in record.plan.steps if isinstance(s, SetTimeSlice)}
+            self._edges.store.put(record, forget_time_slices=sliced)
+            with self._undone_on_failure(record, epoch):
+                self._edges.steps.take(record.plan.steps)
+                self._edges.cdi.write(spec)
+                self._edges.store.complete(replace(record, state=ClaimState.COMPLETED), sliced, epoch)
+        log.info("claim %s is prepared: %s", allocation.claim, ", ".join(d.device for d in record.devices))
+        return record.devices
+
+    def _plan(self, allocation: Allocation, choices: Sequence[Choice]) -> tuple[ClaimRecord, str]:
+        prepared = tuple(choice.prepared for choice in choices)
+        holders = self._edges.store.holders({device.gpu_uuid for device in prepared})
+        check_against_others(allocation.claim, prepared, holders)
+        wanted = needs_state(choices)
+        epoch = self._edges.steps.epoch() if wanted else ""
+        steps = plan_steps(choices, self._edges.steps.states(wanted, epoch), self._strategies)
+        self._edges.steps.check_allowed(steps)
+        record = ClaimRecord(
+            claim=allocation.claim,
+            state=ClaimState.STARTED,
+            plan=Plan(devices=prepared, steps=steps),
+            prepared_at=time.time(),
+        )
+        return record, epoch
+
+    @contextmanager
+    def _undone_on_failure(self, record: ClaimRecord, epoch: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            try:
+                self._remove(record, epoch)
+            except DriverError as second:
+                # The record stays: the kubelet's next call or the sweep goes on from it.
+                log.error(
+                    "claim %s failed (%s) and undoing it too, to be tried again: %s",
+                    record.claim,
+                    error,
+                    second,
+                )
+            raise
+
+    def _take_back(self, record: ClaimRecord) -> None:
+        with self._gpu_locks.hold(device.gpu_uuid for device in record.devices):
+            self._remove(record, self._edges.steps.epoch() if _touched(record) else "")
+
+    def _remove(self, record: ClaimRecord, epoch: str) -> None:
+        self._edges.cdi.remove(record.claim.uid)
+        undone: Undone = self._edges.steps.undo(record, epoch)
+        self._edges.store.remove(record.claim.uid, undone.time_slices, epoch)
+
+
+def _touched(record: ClaimRecord) -> bool:
+    return bool(record.plan.steps) or any(device.time_slice is not None for device in record.devices)
+
+
+def _matches(record: ClaimRecord, allocation: Allocation) -> bool:
+    """Whether a record was made for this allocation; a claim can be allocated anew under the same UID."""
+    held = [(d.device, d.requests, d.share_id, d.admin_access) for d in record.devices]
+    allocated = [(d.device, (d.request.partition("/")[0],), d.share_id, d.admin_access) for d in allocation.devices]
+    return held == allocated
+
+
+def _check_same_card(claim: ClaimRef, prepared: PreparedDevice, devices: Mapping[str, Device]) -> None:
+    found = devices.get(prepared.device)
+    if found is None or found.uuid != prepared.uuid:
+        now = f"is {found.uuid} now" if found else "is not on this node now"
+        raise UnknownDevice(
+            f"device {prepared.device} of claim {claim} was {prepared.uuid} when it was prepared and {now}: "
+            "delete the claim's pods so that it is unprepared and allocated again"
+        )

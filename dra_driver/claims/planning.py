@@ -1,0 +1,89 @@
+"""Decides for a whole claim, before anything is touched: which devices, which sharing, which steps. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dra_driver.claims.configs import decode_configs, effective_config
+from dra_driver.claims.conflicts import check_within_claim
+from dra_driver.model.claims import AllocatedDevice, Allocation
+from dra_driver.model.devices import Device, Gpu, MigDevice
+from dra_driver.model.errors import BadConfig, UnknownDevice
+from dra_driver.model.plan import PreparedDevice, Step
+from dra_driver.sharing.strategy import GpuState, Sharing, Strategies
+from dra_driver_api.config import canonical
+from dra_driver_api.names import cdi_device_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One allocated device with what it will be: the node's device, and how it is shared."""
+
+    device: Device
+    sharing: Sharing | None
+    prepared: PreparedDevice
+
+
+def choose(allocation: Allocation, devices: Mapping[str, Device], strategies: Strategies) -> tuple[Choice, ...]:
+    """One choice for each allocated device, in the claim's order.
+
+    devices: this node's devices by name. Raises UnknownDevice, BadConfig or DeviceBusy.
+    """
+    entries = decode_configs(allocation)
+    choices = []
+    for allocated in allocation.devices:
+        device = _find(allocated, allocation, devices)
+        config = effective_config(allocated, device, entries, strategies)
+        sharing = config.sharing if config else None
+        prepared = PreparedDevice(
+            requests=(allocated.request.partition("/")[0],),
+            pool=allocated.pool,
+            device=allocated.device,
+            uuid=device.uuid,
+            gpu_uuid=device.physical.uuid,
+            cdi_ids=(cdi_device_id(allocation.claim.uid, allocated.device),),
+            admin_access=allocated.admin_access,
+            share_id=allocated.share_id,
+            sharing=canonical(config) if config else "",
+            time_slice=strategies[sharing.strategy].time_slice(sharing) if sharing else None,
+        )
+        choices.append(Choice(device=device, sharing=sharing, prepared=prepared))
+    check_within_claim(allocation.claim, [choice.prepared for choice in choices])
+    return tuple(choices)
+
+
+def _find(allocated: AllocatedDevice, allocation: Allocation, devices: Mapping[str, Device]) -> Device:
+    device = devices.get(allocated.device)
+    if device is None:
+        known = ", ".join(list(devices)[:16]) or "none"
+        more = f" and {len(devices) - 16} more" if len(devices) > 16 else ""
+        raise UnknownDevice(
+            f"allocated device {allocated.device} is not on this node (it has {known}{more}); claim "
+            f"{allocation.claim}. The GPU may have dropped out or its MIG layout changed: delete the pod so that it is scheduled again"
+        )
+    if allocated.admin_access and isinstance(device, MigDevice):
+        raise BadConfig(
+            f"device {allocated.device} is a MIG device: adminAccess is supported for full GPUs only; "
+            f"claim {allocation.claim}"
+        )
+    return device
+
+
+def plan_steps(choices: Sequence[Choice], states: Mapping[str, GpuState], strategies: Strategies) -> tuple[Step, ...]:
+    """The steps for all cards of a claim, each card once, in the claim's order.
+
+    states: by GPU UUID, one for every card that ``needs_state`` named.
+    """
+    steps: list[Step] = []
+    done: set[str] = set()
+    for choice in choices:
+        gpu = choice.device
+        if choice.sharing is None or not isinstance(gpu, Gpu) or gpu.uuid in done:
+            continue
+        done.add(gpu.uuid)
+        steps.extend(strategies[choice.sharing.strategy].steps(gpu, choice.sharing, states[gpu.uuid]))
+    return tuple(steps)
+
+
+def needs_state(choices: Sequence[Choice]) -> tuple[str, ...]:
+    """UUIDs of the cards whose settings the claim cares about: none when it asked for no sharing."""
+    return tuple(dict.fromkeys(c.device.uuid for c in choices if c.sharing is not None and isinstance(c.device, Gpu)))

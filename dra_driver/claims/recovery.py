@@ -1,0 +1,255 @@
+"""What happens to the state at start, and the sweep of claims whose object is gone.
+
+At start: open the database (a damaged one is set aside, never overwritten), compare the boot id (after a reboot
+nothing that was set on a GPU is assumed), and hold the CDI files of claims against the records: a file without a
+record is a claim that was forgotten, so it is taken over if it can be proved, and removed if not.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dra_driver.claims.allocation import read_allocation
+from dra_driver.claims.planning import choose
+from dra_driver.claims.store import Store
+from dra_driver.model.claims import ClaimRef
+from dra_driver.model.devices import Device
+from dra_driver.model.errors import (
+    ApiError,
+    ClaimNotFound,
+    DriverError,
+    NotAllocated,
+    StateError,
+    UnknownDevice,
+)
+from dra_driver.model.plan import Plan, PreparedDevice
+from dra_driver.model.records import ClaimRecord, ClaimState
+from dra_driver.ports import CdiSpecs, ClaimReader, EventSink, Json
+from dra_driver.sharing.strategy import Strategies
+from dra_driver_api.names import cdi_device_id
+
+log = logging.getLogger(__name__)
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_BOOT_FACT = "boot_id"
+
+
+def open_store(path: Path, events: EventSink) -> Store:
+    """Open the state database; a damaged or foreign one is set aside under another name, with a Warning event.
+
+    Raises StateError when the directory cannot be written.
+    """
+    try:
+        return _open_verified(path)
+    except StateError as error:
+        if not path.exists() or not os.access(path.parent, os.W_OK) or not _is_damage(error):
+            raise
+        aside = _set_aside(path)
+        message = f"{error}; it was set aside as {aside} and what can be proved is rebuilt from CDI files and claims"
+        log.error("%s", message)
+        events.warning("StateDatabaseDamaged", message)
+        return _open_verified(path)
+
+
+def _open_verified(path: Path) -> Store:
+    store = Store.open(path)
+    try:
+        store.verify()
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _is_damage(error: StateError) -> bool:
+    text = str(error)
+    return not any(word in text for word in ("unable to open", "readonly", "read-only", "is locked", "disk is full"))
+
+
+def _set_aside(path: Path) -> Path:
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    aside = path.with_name(f"{path.name}.damaged-{stamp}")
+    for suffix in ("", "-wal", "-shm"):
+        part = path.with_name(path.name + suffix)
+        if part.exists():
+            part.rename(aside.with_name(aside.name + suffix))
+    return aside
+
+
+def check_boot(store: Store, cdi: CdiSpecs, boot_id_path: Path = BOOT_ID) -> None:
+    """Drop all records and their CDI files if the machine was rebooted since they were made.
+
+    The kubelet prepares the claims of pods that start again. A boot id that cannot be read keeps the records.
+    """
+    try:
+        current = boot_id_path.read_text().strip()
+    except OSError as error:
+        log.warning("boot id cannot be read (%s): prepared claims are kept", error)
+        return
+    known = store.fact(_BOOT_FACT)
+    if known is not None and known != current:
+        dropped = list(store.records())
+        log.warning(
+            "the node was rebooted: %d prepared claims and all that was set on GPUs are forgotten",
+            len(dropped),
+        )
+        for record in dropped:
+            cdi.remove(record.claim.uid)
+        store.clear()
+    if known != current:
+        store.set_fact(_BOOT_FACT, current)
+
+
+class Rebuild:
+    """Takes over claims that have a CDI file and no record."""
+
+    def __init__(self, store: Store, cdi: CdiSpecs, api: ClaimReader, pool: str, strategies: Strategies) -> None:
+        self._store = store
+        self._cdi = cdi
+        self._api = api
+        self._pool = pool
+        self._strategies = strategies
+
+    def run(self, devices: Mapping[str, Device]) -> None:
+        """Give every CDI file of a claim a record, or remove the file.
+
+        A file whose claim is allocated on this node becomes a completed record. With the API server down the
+        devices are held in the name of the UID alone until the sweep learns more. A file that tells no device, or
+        whose claim does not exist, is removed.
+        """
+        orphans = {uid: names for uid, names in self._cdi.written().items() if self._store.get(uid) is None}
+        if not orphans:
+            return
+        try:
+            claims: dict[str, Json] | None = {c["metadata"]["uid"]: c for c in self._api.list_allocated()}
+        except ApiError as error:
+            log.warning("CDI files without record, and the API server does not say whose they are: %s", error)
+            claims = None
+        for uid, names in orphans.items():
+            record = self._record(uid, names, claims, devices)
+            if record is None:
+                log.warning("removing the CDI file of claim uid %s: no such claim is allocated on this node", uid)
+                self._cdi.remove(uid)
+            else:
+                log.warning("claim %s has a CDI file and no record: taken over", record.claim)
+                self._store.put(record)
+
+    def _record(
+        self, uid: str, names: Iterable[str], claims: Mapping[str, Json] | None, devices: Mapping[str, Device]
+    ) -> ClaimRecord | None:
+        if claims is None:
+            held = tuple(_bare(uid, devices[name], self._pool) for name in names if name in devices)
+            claim = ClaimRef("", "", uid)
+        else:
+            found = claims.get(uid)
+            if found is None:
+                return None
+            claim = ClaimRef(found["metadata"]["namespace"], found["metadata"]["name"], uid)
+            held = self._allocated(claim, found, names, devices)
+        if not held:
+            return None
+        return ClaimRecord(claim=claim, state=ClaimState.COMPLETED, plan=Plan(devices=held), prepared_at=time.time())
+
+    def _allocated(
+        self, claim: ClaimRef, found: Json, names: Iterable[str], devices: Mapping[str, Device]
+    ) -> tuple[PreparedDevice, ...]:
+        try:
+            allocation = read_allocation(claim, found, self._pool)
+            here = tuple(allocated for allocated in allocation.devices if allocated.device in devices)
+            choices = choose(replace(allocation, devices=here), devices, self._strategies)
+            return tuple(choice.prepared for choice in choices)
+        except (NotAllocated, UnknownDevice) as error:
+            log.warning("claim %s is not taken over: %s", claim, error)
+            return ()
+        except DriverError as error:
+            # Its containers may run all the same, say with a feature gate that was on then: hold the devices.
+            log.warning("claim %s is taken over without its sharing config: %s", claim, error)
+            return tuple(_bare(claim.uid, devices[name], self._pool) for name in names if name in devices)
+
+
+def _bare(uid: str, device: Device, pool: str) -> PreparedDevice:
+    return PreparedDevice(
+        requests=(),
+        pool=pool,
+        device=device.name,
+        uuid=device.uuid,
+        gpu_uuid=device.physical.uuid,
+        cdi_ids=(cdi_device_id(uid, device.name),),
+    )
+
+
+class Sweep:
+    """Unprepares claims whose object is gone from the API server, now and then.
+
+    The kubelet unprepares what it knows of; this is for what it forgot. A started claim goes at once. A completed
+    one goes when two sweeps in a row found it gone, since its containers may still be ending.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        api: ClaimReader,
+        unprepare: Callable[[ClaimRef], None],
+        interval_seconds: float = 600.0,
+    ) -> None:
+        self._store = store
+        self._api = api
+        self._unprepare = unprepare
+        self._interval_seconds = interval_seconds
+        self._stop = threading.Event()
+        self._gone: set[str] = set()
+        self._thread = threading.Thread(target=self._loop, name="claim-sweep", daemon=True)
+
+    def start(self) -> None:
+        """Sweep in the background, first at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _loop(self) -> None:
+        while True:
+            try:
+                self.run()
+            except DriverError as error:
+                log.warning("sweep of claims whose object is gone: %s", error)
+            if self._stop.wait(self._interval_seconds):
+                return
+
+    def run(self) -> None:
+        """One sweep. Raises ApiError or StateError when it cannot tell."""
+        gone = set()
+        for record in list(self._store.records()):
+            if self._stop.is_set():
+                return
+            if self._exists(record.claim):
+                continue
+            if record.state is ClaimState.STARTED or record.claim.uid in self._gone:
+                self._take_back(record)
+            else:
+                gone.add(record.claim.uid)
+        self._gone = gone
+
+    def _exists(self, claim: ClaimRef) -> bool:
+        if not claim.name:
+            return any(found["metadata"]["uid"] == claim.uid for found in self._api.list_allocated())
+        try:
+            self._api.get(claim)
+        except ClaimNotFound:
+            return False
+        return True
+
+    def _take_back(self, record: ClaimRecord) -> None:
+        log.warning("claim %s is gone from the API server: unpreparing it", record.claim)
+        try:
+            self._unprepare(record.claim)
+        except DriverError as error:
+            log.warning("claim %s: %s", record.claim, error)

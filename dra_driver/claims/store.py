@@ -1,0 +1,301 @@
+"""The state store: one SQLite database in the plugin's directory, one row a claim.
+
+It is the only memory of what was prepared; the API server and NVML may be down when a claim is unprepared. Every
+change is one durable transaction, so its cost does not grow with the number of claims. Each claim row carries a
+checksum over its content, since SQLite itself would not notice a flipped bit inside a text.
+
+The database also holds what is believed of time slices (NVML cannot read them): a belief counts only under the
+driver epoch it was made in, and is dropped in the same transaction that records the intent to change the slice.
+"""
+
+import json
+import sqlite3
+import threading
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from dra_driver.claims import codec
+from dra_driver.model.claims import ClaimRef
+from dra_driver.model.errors import StateError
+from dra_driver.model.records import ClaimRecord, ClaimState, Holder
+
+STATE_FILE = "state.db"
+SCHEMA_VERSION = 1
+_APPLICATION_ID = 0x44524147  # "DRAG"
+_BUSY_SECONDS = 10.0
+
+_SCHEMA = f"""
+PRAGMA application_id = {_APPLICATION_ID};
+CREATE TABLE claims (
+    uid TEXT PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL,
+    prepared_at REAL NOT NULL, steps TEXT NOT NULL, devices TEXT NOT NULL, checksum INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE holds (gpu_uuid TEXT, claim_uid TEXT, PRIMARY KEY (gpu_uuid, claim_uid)) WITHOUT ROWID;
+CREATE INDEX holds_by_claim ON holds (claim_uid);
+CREATE TABLE time_slices (gpu_uuid TEXT PRIMARY KEY, interval INTEGER NOT NULL, epoch TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE names (device TEXT PRIMARY KEY, uuid TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+
+_COLUMNS = "uid, namespace, name, state, prepared_at, steps, devices, checksum"
+_Row = tuple[str, str, str, str, float, str, str, int]
+
+
+class Store:
+    """An open state database. Methods may be called from any thread; each raises StateError when it cannot."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, path: Path) -> "Store":
+        """Open or create. Raises StateError for a damaged file, another schema version or a read-only directory."""
+        with _translated(path):
+            connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")
+                _migrate(connection, path)
+            except BaseException:
+                connection.close()
+                raise
+        path.chmod(0o600)
+        return cls(connection, path)
+
+    @classmethod
+    def open_read_only(cls, path: Path) -> "Store":
+        """Open for reading beside a running driver. Raises StateError when the file is missing or damaged."""
+        if not path.is_file():
+            raise StateError(f"no state database at {path}: the driver has not run here, or its directory is another")
+        with _translated(path):
+            connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
+            try:
+                _check_version(connection, path)
+            except BaseException:
+                connection.close()
+                raise
+        return cls(connection, path)
+
+    def close(self) -> None:
+        """Close. Idempotent."""
+        with self._lock:
+            self._connection.close()
+
+    def verify(self) -> None:
+        """Read everything once. Raises StateError naming what is damaged."""
+        with self._reading() as connection:
+            (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if result != "ok":
+            raise StateError(f"state database {self._path} is damaged: {result}")
+        for _ in self.records():
+            pass
+
+    def get(self, uid: str) -> ClaimRecord | None:
+        """The record of a claim."""
+        with self._reading() as connection:
+            row = connection.execute(f"SELECT {_COLUMNS} FROM claims WHERE uid = ?", (uid,)).fetchone()
+        return self._record(row) if row else None
+
+    def records(self) -> Iterator[ClaimRecord]:
+        """All records, oldest first."""
+        with self._reading() as connection:
+            rows = connection.execute(f"SELECT {_COLUMNS} FROM claims ORDER BY prepared_at, uid").fetchall()
+        return iter([self._record(row) for row in rows])
+
+    def holders(self, gpu_uuids: Iterable[str]) -> list[Holder]:
+        """Who holds these cards, or devices on them."""
+        wanted = list(gpu_uuids)
+        marks = ",".join("?" * len(wanted))
+        columns = ", ".join(f"c.{column}" for column in _COLUMNS.split(", "))
+        query = (
+            f"SELECT DISTINCT {columns} FROM holds h JOIN claims c ON c.uid = h.claim_uid "
+            f"WHERE h.gpu_uuid IN ({marks}) ORDER BY c.prepared_at, c.uid"
+        )
+        with self._reading() as connection:
+            rows = connection.execute(query, wanted).fetchall()
+        records = [self._record(row) for row in rows]
+        return [
+            Holder(claim=record.claim, state=record.state, device=device)
+            for record in records
+            for device in record.devices
+            if device.gpu_uuid in wanted
+        ]
+
+    def counts(self) -> dict[str, int]:
+        """Devices of completed claims by type (``gpu``, ``mig``)."""
+        counts = {"gpu": 0, "mig": 0}
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT json_extract(d.value, '$.uuid') = json_extract(d.value, '$.gpu_uuid'), count(*) "
+                "FROM claims, json_each(claims.devices) d WHERE claims.state = ? GROUP BY 1",
+                (ClaimState.COMPLETED.value,),
+            ).fetchall()
+        for is_gpu, number in rows:
+            counts["gpu" if is_gpu else "mig"] += number
+        return counts
+
+    def put(self, record: ClaimRecord, forget_time_slices: Iterable[str] = ()) -> None:
+        """Write or replace a claim's record; in the same transaction drop what is believed of these cards."""
+        row = _row(record)
+        with self._writing() as connection:
+            connection.execute("DELETE FROM holds WHERE claim_uid = ?", (record.claim.uid,))
+            connection.execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            connection.executemany(
+                "INSERT OR IGNORE INTO holds VALUES (?, ?)",
+                [(device.gpu_uuid, record.claim.uid) for device in record.devices],
+            )
+            _forget(connection, forget_time_slices)
+
+    def complete(self, record: ClaimRecord, time_slices: Mapping[str, int], epoch: str) -> None:
+        """Mark a claim completed and remember the slices that were set."""
+        row = _row(record)
+        with self._writing() as connection:
+            connection.execute(
+                "UPDATE claims SET state = ?, checksum = ? WHERE uid = ?", (row[3], row[7], record.claim.uid)
+            )
+            _remember(connection, time_slices, epoch)
+
+    def remove(self, uid: str, time_slices: Mapping[str, int] | None = None, epoch: str = "") -> None:
+        """Remove a claim and remember the slices that were reset. Missing is success."""
+        with self._writing() as connection:
+            connection.execute("DELETE FROM claims WHERE uid = ?", (uid,))
+            connection.execute("DELETE FROM holds WHERE claim_uid = ?", (uid,))
+            _remember(connection, time_slices or {}, epoch)
+
+    def clear(self) -> None:
+        """Forget all claims and beliefs: after a reboot nothing of them is true."""
+        with self._writing() as connection:
+            for table in ("claims", "holds", "time_slices"):
+                connection.execute(f"DELETE FROM {table}")
+
+    def time_slice(self, gpu_uuid: str, epoch: str) -> int | None:
+        """The slice a card is believed to have, None when nothing is known under this epoch."""
+        with self._reading() as connection:
+            row = connection.execute(
+                "SELECT interval FROM time_slices WHERE gpu_uuid = ? AND epoch = ?", (gpu_uuid, epoch)
+            ).fetchone()
+        return int(row[0]) if row else None
+
+    def forget_time_slices(self, gpu_uuids: Iterable[str]) -> None:
+        """Drop what is believed of these cards."""
+        with self._writing() as connection:
+            _forget(connection, gpu_uuids)
+
+    def fact(self, key: str) -> str | None:
+        """A remembered fact of the node, such as ``boot_id``."""
+        with self._reading() as connection:
+            row = connection.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
+        return str(row[0]) if row else None
+
+    def set_fact(self, key: str, value: str) -> None:
+        """Remember a fact."""
+        with self._writing() as connection:
+            connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (key, value))
+
+    def swap_names(self, names: Mapping[str, str]) -> dict[str, str]:
+        """Remember device name -> UUID; returns the names that had another UUID before, with that UUID."""
+        with self._writing() as connection:
+            before = dict(connection.execute("SELECT device, uuid FROM names").fetchall())
+            connection.executemany("INSERT OR REPLACE INTO names VALUES (?, ?)", list(names.items()))
+        return {name: before[name] for name, uuid in names.items() if before.get(name, uuid) != uuid}
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, _translated(self._path):
+            yield self._connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._reading() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _record(self, row: _Row) -> ClaimRecord:
+        uid, namespace, name, state, prepared_at, steps, devices, checksum = row
+        if checksum != _checksum(row[:-1]):
+            raise StateError(f"state database {self._path} is damaged: the record of claim {uid} was altered")
+        try:
+            return ClaimRecord(
+                claim=ClaimRef(namespace, name, uid),
+                state=ClaimState(state),
+                plan=codec.make_plan([json.dumps(device) for device in json.loads(devices)], steps),
+                prepared_at=prepared_at,
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StateError(
+                f"state database {self._path}: the record of claim {uid} cannot be read: {error}"
+            ) from error
+
+
+def _row(record: ClaimRecord) -> _Row:
+    devices = "[" + ",".join(codec.dump_device(device) for device in record.devices) + "]"
+    content = (
+        record.claim.uid,
+        record.claim.namespace,
+        record.claim.name,
+        record.state.value,
+        float(record.prepared_at),
+        codec.dump_steps(record.plan.steps),
+        devices,
+    )
+    return (*content, _checksum(content))
+
+
+def _checksum(content: tuple[object, ...]) -> int:
+    return zlib.crc32("\0".join(map(str, content)).encode("utf-8", "surrogatepass"))
+
+
+def _forget(connection: sqlite3.Connection, gpu_uuids: Iterable[str]) -> None:
+    connection.executemany("DELETE FROM time_slices WHERE gpu_uuid = ?", [(uuid,) for uuid in gpu_uuids])
+
+
+def _remember(connection: sqlite3.Connection, time_slices: Mapping[str, int], epoch: str) -> None:
+    connection.executemany(
+        "INSERT OR REPLACE INTO time_slices VALUES (?, ?, ?)",
+        [(uuid, interval, epoch) for uuid, interval in time_slices.items()],
+    )
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if version == 0 and tables == 0:
+            for statement in _SCHEMA.split(";"):
+                connection.execute(statement)
+        else:
+            _check_version(connection, path)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    if version != SCHEMA_VERSION or application != _APPLICATION_ID:
+        raise StateError(
+            f"state database {path} has schema version {version}, this driver reads version {SCHEMA_VERSION}"
+        )
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StateError(f"state database {path}: {error}") from error

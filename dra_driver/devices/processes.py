@@ -1,0 +1,91 @@
+"""Runs one short program with limits on its time and output. Knows nothing of GPUs."""
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Final
+
+_KEPT_BYTES: Final = 64 * 1024
+_READ_BYTES: Final = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a program ended. code: exit code, negative signal number when it was killed by a signal.
+
+    output: the last 64 KiB of standard output and error together.
+    """
+
+    code: int
+    output: str
+
+    @property
+    def ending(self) -> str:
+        """``failed with exit code 3`` or ``was killed by signal SIGSEGV``."""
+        if self.code >= 0:
+            return f"failed with exit code {self.code}"
+        try:
+            name = signal.Signals(-self.code).name
+        except ValueError:
+            name = str(-self.code)
+        return f"was killed by signal {name}"
+
+
+def run_limited(command: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> Finished:
+    """Run a program without a shell or standard input, in a process group of its own.
+
+    Raises TimeoutError after ``timeout_s`` seconds, with the whole group killed, or OSError when it cannot be
+    started. Any amount of output is read, so that the program never blocks on it.
+    """
+    deadline = time.monotonic() + timeout_s
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+    )
+    assert process.stdout is not None  # noqa: S101 - for the type checker: PIPE was asked for
+    try:
+        output = _read_to_end(process.stdout, deadline)
+        code = process.wait(max(0.0, deadline - time.monotonic()))
+    except (TimeoutError, subprocess.TimeoutExpired) as error:
+        raise TimeoutError(f"no end within {timeout_s:g} s") from error
+    finally:
+        _end(process)
+        process.stdout.close()
+    return Finished(code, output.decode("utf-8", "replace"))
+
+
+def _read_to_end(stream: IO[bytes], deadline: float) -> bytes:
+    """The last bytes up to the end of the stream. Raises TimeoutError at the deadline."""
+    descriptor = stream.fileno()
+    os.set_blocking(descriptor, False)
+    kept = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while True:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError
+            if not selector.select(remaining):
+                continue
+            chunk = os.read(descriptor, _READ_BYTES)
+            if not chunk:
+                return kept
+            kept = (kept + chunk)[-_KEPT_BYTES:]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill the whole group unless the program was seen to end: its children may still hold the pipe."""
+    if process.returncode is None:
+        # Not reaped yet, even if it has ended: so its id cannot name another group.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

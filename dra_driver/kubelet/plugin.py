@@ -1,0 +1,168 @@
+"""The kubelet plugin as a whole: both sockets, their order, and a thread that keeps them findable.
+
+What is served over the sockets is in ``server`` and ``registration``.
+"""
+
+import logging
+import re
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dra_driver.kubelet.registration import CONDITION, Registrar
+from dra_driver.kubelet.server import ClaimService, DraServer
+from dra_driver.model.errors import DriverError, SettingError
+from dra_driver.ports import Readiness, Recorder
+from dra_driver_api import names
+
+log = logging.getLogger(__name__)
+
+_POD_UID: Final = re.compile(r"[A-Za-z0-9-]{1,63}")
+_DEREGISTER_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchTimes:
+    """How patient the watcher is, in seconds.
+
+    poll: between looks at the sockets. longest_wait: the same while the kubelet's directory is missing,
+    reached by doubling. unasked: without a GetInfo from the kubelet until that is reported.
+    """
+
+    poll: float = 1.0
+    longest_wait: float = 8.0
+    unasked: float = 60.0
+
+
+def socket_names(pod_uid: str | None) -> tuple[str, str]:
+    """File names of the registration and the DRA socket.
+
+    With a pod UID they differ from pod to pod, so that an old and a new pod can serve side by side during a
+    rolling update (kubelet 1.33 and later). Raises SettingError when the UID cannot be part of a file name.
+    """
+    if not pod_uid:
+        return names.REGISTRATION_SOCKET, names.DRA_SOCKET
+    if not _POD_UID.fullmatch(pod_uid):
+        raise SettingError(f"pod UID {pod_uid!r} is not valid: want letters, digits and '-', at most 63")
+    return f"{names.DRIVER_NAME}-{pod_uid}-reg.sock", f"dra-{pod_uid}.sock"
+
+
+class KubeletPlugin:
+    """Serves claims to the kubelet and keeps the driver registered."""
+
+    def __init__(
+        self,
+        registry_dir: Path,
+        plugin_dir: Path,
+        service: ClaimService,
+        recorder: Recorder,
+        readiness: Readiness,
+        pod_uid: str | None = None,
+        times: WatchTimes = WatchTimes(),
+    ) -> None:
+        """registry_dir: the kubelet's ``plugins_registry``, never made here. plugin_dir: the driver's own.
+
+        Raises SettingError for a socket path that is too long or a pod UID that is none.
+        """
+        self._registry_dir = registry_dir.absolute()
+        registration_name, dra_name = socket_names(pod_uid)
+        dra_socket = plugin_dir.absolute() / dra_name
+        self._dra = DraServer(dra_socket, service, recorder)
+        self._registrar = Registrar(
+            self._registry_dir / registration_name, names.DRIVER_NAME, dra_socket, readiness=readiness
+        )
+        self._readiness = readiness
+        self._times = times
+        self._stopping = threading.Event()
+        self._told_unasked = False
+        self._watcher = threading.Thread(target=self._watch, name="kubelet-watcher", daemon=True)
+
+    @property
+    def registration_socket(self) -> Path:
+        """Where the kubelet finds the driver."""
+        return self._registrar.path
+
+    @property
+    def dra_socket(self) -> Path:
+        """Where the kubelet prepares and unprepares claims."""
+        return self._dra.path
+
+    @property
+    def registered(self) -> bool:
+        """Whether the kubelet has confirmed the registration over the present socket."""
+        return self._registrar.registered
+
+    @property
+    def threads(self) -> tuple[threading.Thread, ...]:
+        """Threads that must live for as long as the plugin does."""
+        return (self._watcher,)
+
+    def start(self) -> None:
+        """Serve claims, then let the kubelet find us, now or when its directory appears.
+
+        Raises StateError when a socket cannot be had, for one because another instance serves it.
+        """
+        self._dra.start()
+        try:
+            self._listen_for_kubelet()
+        except DriverError:
+            self._dra.stop(0)
+            raise
+        self._watcher.start()
+
+    def stop(self, grace: float) -> None:
+        """Deregister, let running calls end within ``grace`` seconds, remove both sockets. Idempotent."""
+        self._stopping.set()
+        if self._watcher.is_alive():
+            self._watcher.join()
+        self._readiness.set(CONDITION, False, "the driver is stopping")
+        self._registrar.stop(_DEREGISTER_SECONDS)
+        self._dra.stop(grace)
+        log.info("the kubelet plugin has stopped")
+
+    def _watch(self) -> None:
+        wait = self._times.poll
+        while not self._stopping.wait(wait):
+            wait = self._times.poll if self._look() else min(wait * 2, self._times.longest_wait)
+
+    def _look(self) -> bool:
+        """Put right what is missing; False when that has to wait."""
+        try:
+            if not self._dra.in_place():
+                self._dra.start()
+                log.warning("DRA socket %s had vanished and is back", self._dra.path)
+                # The kubelet has to connect to the new socket, so it has to find us anew.
+                self._listen_for_kubelet()
+            elif not self._registrar.in_place():
+                self._listen_for_kubelet()
+            elif self._registrar.unasked_seconds() >= self._times.unasked:
+                self._tell_unasked()
+        except DriverError as error:
+            self._readiness.set(CONDITION, False, str(error))
+            return False
+        return self._registrar.in_place()
+
+    def _listen_for_kubelet(self) -> None:
+        if self._registry_dir.is_dir():
+            self._told_unasked = False
+            self._registrar.start()
+            return
+        self._readiness.set(
+            CONDITION,
+            False,
+            f"the kubelet's plugin registry {self._registry_dir} is missing or no directory: waiting for it; "
+            "if the kubelet's root is elsewhere, set --kubelet-registrar-directory-path",
+        )
+
+    def _tell_unasked(self) -> None:
+        if self._told_unasked:
+            return
+        self._told_unasked = True
+        message = (
+            f"no kubelet has asked at {self._registrar.path} for {self._times.unasked:.0f} s: is "
+            f"{self._registry_dir} the plugin registry of this node's kubelet, mounted at the same path? If "
+            "the kubelet's root is elsewhere, set --kubelet-registrar-directory-path"
+        )
+        log.warning("%s", message)
+        self._readiness.set(CONDITION, False, message)

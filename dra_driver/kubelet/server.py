@@ -1,0 +1,177 @@
+"""The DRA v1 service on its unix socket: turns the kubelet's calls into calls of a ClaimService and back.
+
+One claim's failure is that claim's answer. What preparing means is the ClaimService's business.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+import grpc
+
+from dra_driver.kubelet.sockets import SocketServer
+from dra_driver.model.claims import ClaimRef
+from dra_driver.model.errors import ClaimError, DriverError, StateError
+from dra_driver.model.plan import PreparedDevice
+from dra_driver.ports import Recorder
+from dra_driver_api.kubelet import dra_pb2, dra_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+MAX_ERROR_CHARS: Final = 999
+"""Longest error text of a claim; Kubernetes cuts an event's message at 1,024 and adds words of its own."""
+
+_NO_LINE = re.compile(r"[\s\x00-\x1f\x7f]+")
+
+Answer = TypeVar("Answer")
+
+
+class ClaimService(Protocol):
+    """What the kubelet asks for, one claim at a time; called from many threads."""
+
+    def prepare(self, claim: ClaimRef, /) -> Sequence[PreparedDevice]:
+        """Make a claim's devices ready. Raises DriverError, whose text reaches the pod's event."""
+
+    def unprepare(self, claim: ClaimRef, /) -> None:
+        """Give a claim's devices back; an unknown claim is a success. Raises DriverError."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """``name``: value of the metrics' label ``operation``."""
+
+    name: str
+    count_error: Callable[[str], None]
+
+
+class DraServer(dra_pb2_grpc.DRAPluginServicer):
+    """Serves NodePrepareResources and NodeUnprepareResources (``k8s.io.kubelet.pkg.apis.dra.v1``)."""
+
+    def __init__(self, socket_path: Path, service: ClaimService, recorder: Recorder, workers: int = 16) -> None:
+        """``workers``: calls handled at the same time, and claims of calls that carry several.
+
+        Raises SettingError when the socket path is too long.
+        """
+        self._service = service
+        self._recorder = recorder
+        self._server = SocketServer(socket_path, self._add_to, workers)
+        # Apart from the pool that takes calls: a call waits for its claims, else it might block itself.
+        self._claims = ThreadPoolExecutor(workers, thread_name_prefix="claim")
+        self._prepare = _Operation("prepare", recorder.prepare_error)
+        self._unprepare = _Operation("unprepare", recorder.unprepare_error)
+
+    def _add_to(self, server: grpc.Server) -> None:
+        dra_pb2_grpc.add_DRAPluginServicer_to_server(self, server)
+
+    @property
+    def path(self) -> Path:
+        """The DRA socket."""
+        return self._server.path
+
+    def start(self) -> None:
+        """Listen, also anew after the file was lost. Makes the directory (mode 0700). Raises StateError."""
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StateError(f"cannot make directory {self.path.parent}: {error.strerror}") from error
+        self._server.start()
+
+    def in_place(self) -> bool:
+        """Whether the file at the path is the socket that is listened on."""
+        return self._server.in_place()
+
+    def stop(self, grace: float) -> None:
+        """Refuse new calls, give running ones ``grace`` seconds, remove the socket. Idempotent."""
+        self._server.stop(grace)
+        self._claims.shutdown(wait=False)
+
+    def NodePrepareResources(  # noqa: N802
+        self, request: dra_pb2.NodePrepareResourcesRequest, context: grpc.ServicerContext
+    ) -> dra_pb2.NodePrepareResourcesResponse:
+        """One entry for each claim UID of the request."""
+        return dra_pb2.NodePrepareResourcesResponse(claims=self._each(request.claims, self._prepare_one))
+
+    def NodeUnprepareResources(  # noqa: N802
+        self, request: dra_pb2.NodeUnprepareResourcesRequest, context: grpc.ServicerContext
+    ) -> dra_pb2.NodeUnprepareResourcesResponse:
+        """One entry for each claim UID of the request."""
+        return dra_pb2.NodeUnprepareResourcesResponse(claims=self._each(request.claims, self._unprepare_one))
+
+    def _each(self, claims: Iterable[dra_pb2.Claim], answer: Callable[[dra_pb2.Claim], Answer]) -> dict[str, Answer]:
+        by_uid: dict[str, dra_pb2.Claim] = {}
+        for claim in claims:
+            by_uid.setdefault(claim.uid, claim)
+        if len(by_uid) < 2:
+            return {uid: answer(claim) for uid, claim in by_uid.items()}
+        return dict(zip(by_uid, self._claims.map(answer, by_uid.values()), strict=True))
+
+    def _prepare_one(self, claim: dra_pb2.Claim) -> dra_pb2.NodePrepareResourceResponse:
+        devices, error = self._attempt(
+            self._prepare, claim, lambda ref: [_device(device) for device in self._service.prepare(ref)]
+        )
+        return dra_pb2.NodePrepareResourceResponse(devices=devices or (), error=error)
+
+    def _unprepare_one(self, claim: dra_pb2.Claim) -> dra_pb2.NodeUnprepareResourceResponse:
+        _, error = self._attempt(self._unprepare, claim, self._service.unprepare)
+        return dra_pb2.NodeUnprepareResourceResponse(error=error)
+
+    def _attempt(
+        self, operation: _Operation, claim: dra_pb2.Claim, work: Callable[[ClaimRef], Answer]
+    ) -> tuple[Answer | None, str]:
+        """(result, '') or (None, error text); counted either way."""
+        ref = ClaimRef(namespace=claim.namespace, name=claim.name, uid=claim.uid)
+        started = time.monotonic()
+        self._recorder.inflight(operation.name, 1)
+        try:
+            _check(ref)
+            result = work(ref)
+        except DriverError as error:
+            text = event_text(error)
+            operation.count_error(error.kind)
+            log.warning("claim %s: %s failed: %s", ref, operation.name, text)
+            return None, text
+        except Exception as error:
+            log.exception("claim %s: %s failed with an unexpected error", ref, operation.name)
+            operation.count_error(DriverError.kind)
+            return None, event_text(error, f"internal error: {type(error).__name__}: ")
+        finally:
+            self._recorder.inflight(operation.name, -1)
+        seconds = time.monotonic() - started
+        self._recorder.observe_call(operation.name, seconds)
+        log.debug("claim %s: %s took %.1f ms", ref, operation.name, seconds * 1000)
+        return result, ""
+
+
+def _check(claim: ClaimRef) -> None:
+    """The kubelet always names all three; an empty UID would otherwise reach file names."""
+    for field in ("namespace", "name", "uid"):
+        if not getattr(claim, field):
+            raise ClaimError(
+                f"request names a claim without {field}: namespace {claim.namespace!r}, name {claim.name!r}, "
+                f"uid {claim.uid!r}"
+            )
+
+
+def _device(prepared: PreparedDevice) -> dra_pb2.Device:
+    return dra_pb2.Device(
+        # The kubelet matches containers by the request of the pod; a sub-request is the allocator's business.
+        request_names=dict.fromkeys(name.partition("/")[0] for name in prepared.requests),
+        pool_name=prepared.pool,
+        device_name=prepared.device,
+        cdi_device_ids=prepared.cdi_ids,
+        share_id=prepared.share_id,
+    )
+
+
+def event_text(error: Exception, prefix: str = "") -> str:
+    """An error and its notes as one line of at most ``MAX_ERROR_CHARS``, valid UTF-8, never empty."""
+    parts = [str(error), *getattr(error, "__notes__", ())]
+    text = prefix + ("; ".join(part for part in parts if part) or type(error).__name__)
+    # File names with undecodable bytes carry surrogates, which protobuf refuses.
+    text = _NO_LINE.sub(" ", text.encode("utf-8", "replace").decode()).strip()
+    return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 1] + "…"

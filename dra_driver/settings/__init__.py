@@ -1,0 +1,29 @@
+"""The settings of the driver: the only place that reads flags, the environment and what the disk says of
+roots.
+
+``table`` declares every setting once; options, help, environment names and precedence follow from it. Nothing
+here acts on a setting.
+"""
+
+from dra_driver.settings.reading import add_options, load
+from dra_driver.settings.roots import roots
+from dra_driver.settings.values import (
+    ConsumableShares,
+    Endpoint,
+    GpuControlMode,
+    LoggingFormat,
+    Settings,
+    SharesMode,
+)
+
+__all__ = [
+    "ConsumableShares",
+    "Endpoint",
+    "GpuControlMode",
+    "LoggingFormat",
+    "Settings",
+    "SharesMode",
+    "add_options",
+    "load",
+    "roots",
+]

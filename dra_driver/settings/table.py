@@ -1,0 +1,165 @@
+"""Every setting, declared once: flags, environment names, default, parser, help. Nothing is read here.
+
+Flags, environment names and defaults are those of NVIDIA's driver wherever it has the setting, so that its
+DaemonSets and charts start this driver unchanged.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dra_driver.features import parse_gates
+from dra_driver.settings import parsers
+from dra_driver.settings.values import GpuControlMode, LoggingFormat
+
+NODE: Final = "node and cluster"
+KUBELET: Final = "kubelet and container runtime"
+DRIVER: Final = "NVIDIA driver on the host"
+SHARING: Final = "sharing and GPU control"
+SIMULATION: Final = "simulation"
+OBSERVING: Final = "health, metrics and logs"
+COMPATIBILITY: Final = "accepted for compatibility, without effect in this version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting.
+
+    field: its name in ``Settings``. default: text, read by ``parse`` like any other. shown_default: what help
+    says instead of ``default``. empty_env_counts: an environment variable that is set but empty is a value,
+    not absence.
+    """
+
+    field: str
+    flags: tuple[str, ...]
+    env: tuple[str, ...]
+    parse: Callable[[str], Any]
+    help: str
+    group: str
+    metavar: str
+    default: str = ""
+    shown_default: str = ""
+    required: bool = False
+    empty_env_counts: bool = False
+
+    @property
+    def flag(self) -> str:
+        """The flag to call it by."""
+        return self.flags[0]
+
+
+def _setting(flag: str, parse: Callable[[str], Any], group: str, help_text: str, **more: Any) -> Setting:
+    """A setting whose field and environment name follow from its flag, unless ``more`` says otherwise."""
+    word = flag.lstrip("-").replace("-", "_")
+    more.setdefault("field", word)
+    more.setdefault("flags", (flag,))
+    more.setdefault("env", (word.upper(),))
+    return Setting(parse=parse, group=group, help=help_text, **more)
+
+
+# A table reads best two lines a row, which the formatter would spread over eight.
+# fmt: off
+_NODE_AND_CLUSTER = (
+    _setting("--node-name", parsers.node_name, NODE, "name of the Node object; also the pool's name",
+             metavar="NAME", required=True),
+    _setting("--namespace", parsers.namespace, NODE, "namespace the driver runs in",
+             metavar="NAME", default="default"),
+    _setting("--pod-uid", parsers.pod_uid, NODE,
+             "UID of the driver's Pod; gives each Pod its own sockets, so that an update leaves no gap",
+             metavar="UID", shown_default="one fixed pair of sockets"),
+    _setting("--kubeconfig", parsers.optional_path, NODE, "kubeconfig file to reach the API server with",
+             metavar="FILE", shown_default="the Pod's service account"),
+    _setting("--kube-api-qps", parsers.positive_number, NODE, "average requests a second to the API server",
+             metavar="N", default="5"),
+    _setting("--kube-api-burst", parsers.positive_integer, NODE, "requests to the API server at once",
+             metavar="N", default="10"),
+)
+
+_KUBELET_AND_RUNTIME = (
+    _setting("--kubelet-registrar-directory-path", parsers.directory, KUBELET,
+             "where the kubelet looks for plugin sockets",
+             field="kubelet_registrar_directory", metavar="DIR", default="/var/lib/kubelet/plugins_registry"),
+    _setting("--kubelet-plugins-directory-path", parsers.directory, KUBELET, "where plugins keep their files",
+             field="kubelet_plugins_directory", metavar="DIR", default="/var/lib/kubelet/plugins"),
+    _setting("--state-dir", parsers.optional_directory, KUBELET, "where the database of prepared claims is",
+             field="state_directory", metavar="DIR", shown_default="gpu.nvidia.com in the plugins directory"),
+    _setting("--cdi-root", parsers.directory, KUBELET, "where CDI specs are written, for the runtime to read",
+             metavar="DIR", default="/etc/cdi"),
+    _setting("--nvidia-cdi-hook-path", parsers.optional_directory, KUBELET, "nvidia-cdi-hook on the host",
+             field="cdi_hook_path", metavar="FILE", shown_default="the one that comes with the driver"),
+)
+
+_HOST_DRIVER = (
+    _setting("--nvidia-driver-root", parsers.directory, DRIVER,
+             "root of the driver installation, as the host sees it",
+             field="driver_root", flags=("--nvidia-driver-root", "--host_driver-root"),
+             env=("NVIDIA_DRIVER_ROOT", "HOST_DRIVER_ROOT"), metavar="DIR", default="/"),
+    _setting("--container-driver-root", parsers.optional_directory, DRIVER,
+             "the same tree, as this process sees it", env=("DRIVER_ROOT_CTR_PATH",), metavar="DIR",
+             shown_default="/driver-root if it exists, else the driver root"),
+    _setting("--nvidia-dev-root", parsers.optional_directory, DRIVER,
+             "root that holds dev/nvidia*, as the host sees it", field="dev_root", metavar="DIR",
+             shown_default="the driver root if it holds device nodes, else /"),
+    _setting("--container-dev-root", parsers.optional_directory, DRIVER,
+             "the dev root, as this process sees it", env=("DEV_ROOT_CTR_PATH",), metavar="DIR",
+             shown_default="follows from the other roots"),
+    _setting("--alt-proc-devices-path", parsers.optional_directory, DRIVER,
+             "file to read in place of /proc/devices", metavar="FILE", shown_default="/proc/devices"),
+)
+
+_SHARING = (
+    _setting("--feature-gates", parse_gates, SHARING,
+             "gates to switch on or off, such as TimeSlicingSettings=true,MPSSupport=false",
+             field="gates", metavar="GATES", shown_default="each gate's own default"),
+    _setting("--consumable-shares", parsers.consumable_shares, SHARING,
+             "let claims share a device: disabled, memory, unlimited or a number; with gate ConsumableShares",
+             metavar="MODE", default="disabled"),
+    _setting("--gpu-control", parsers.one_of(GpuControlMode), SHARING,
+             "set: change a GPU's settings where a claim needs it; observe: only read, refuse such claims",
+             metavar="set|observe", default="set"),
+    _setting("--gpu-tool-timeout", parsers.seconds, SHARING, "time limit of one nvidia-smi run, in seconds",
+             metavar="SECONDS", default="20"),
+    _setting("--simulated-node", parsers.optional_text, SIMULATION,
+             "serve the GPUs of a scenario, not real ones: a name that ships with the driver, or a file",
+             metavar="NAME|FILE", shown_default="real GPUs"),
+)
+
+_OBSERVING = (
+    _setting("--healthcheck-port", parsers.healthcheck_port, OBSERVING,
+             "port of the gRPC health service; -1 is off", metavar="PORT", default="-1"),
+    _setting("--http-endpoint", parsers.http_endpoint, OBSERVING,
+             "address of the HTTP server for metrics and health", metavar="HOST:PORT", shown_default="off"),
+    _setting("--metrics-path", parsers.metrics_path, OBSERVING, "path of the metrics; empty is off",
+             metavar="PATH", default="/metrics", empty_env_counts=True),
+    _setting("--logging-format", parsers.one_of(LoggingFormat), OBSERVING, "how log lines look",
+             metavar="text|json", default="text"),
+    _setting("--v", parsers.verbosity, OBSERVING, "log verbosity; 5 and above adds debug messages",
+             field="verbosity", flags=("-v", "--v"), env=("LOG_VERBOSITY", "V"), metavar="N", default="0"),
+)
+
+_COMPATIBILITY = (
+    _setting("--host-root", parsers.directory, COMPATIBILITY, "the host's /, for VFIO",
+             metavar="DIR", default="/host-root"),
+    _setting("--additional-xids-to-ignore", parsers.xids, COMPATIBILITY, "XIDs that do not taint a GPU",
+             metavar="N,N"),
+    _setting("--image-name", parsers.text, COMPATIBILITY, "image of MPS control daemons", metavar="IMAGE"),
+    _setting("--image-pull-secrets", parsers.names, COMPATIBILITY, "its pull secrets",
+             metavar="NAME,NAME"),
+    _setting("--image-pull-policy", parsers.text, COMPATIBILITY, "its pull policy", metavar="POLICY"),
+    _setting("--service-account-name", parsers.text, COMPATIBILITY, "service account of MPS control daemons",
+             metavar="NAME"),
+    _setting("--vmodule", parsers.text, COMPATIBILITY, "log verbosity by file", metavar="PATTERN=N"),
+    _setting("--log-flush-frequency", parsers.text, COMPATIBILITY, "how long log lines may be held back",
+             metavar="DURATION"),
+)
+# fmt: on
+
+TABLE: Final = (
+    *_NODE_AND_CLUSTER,
+    *_KUBELET_AND_RUNTIME,
+    *_HOST_DRIVER,
+    *_SHARING,
+    *_OBSERVING,
+    *_COMPATIBILITY,
+)
+"""All settings, in the order help shows them."""

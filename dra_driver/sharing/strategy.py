@@ -1,0 +1,34 @@
+"""What a sharing strategy is, and what it may know of a card when it decides."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from dra_driver.model.devices import ComputeMode, Gpu
+from dra_driver.model.plan import Step
+from dra_driver_api.config import MigTimeSlicing, Mps, TimeSlicing
+
+Sharing = TimeSlicing | MigTimeSlicing | Mps
+"""The ``sharing`` of a decoded config."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuState:
+    """Settings of one card: the compute mode as just read; the time slice as far as it is known."""
+
+    compute_mode: ComputeMode
+    time_slice: int | None
+
+
+class Strategy(Protocol):
+    """One way of sharing."""
+
+    def time_slice(self, sharing: Sharing) -> int | None:
+        """The interval 0..3 that a config asks for on a full GPU, None when the strategy sets none."""
+
+    def steps(self, gpu: Gpu, sharing: Sharing, state: GpuState) -> tuple[Step, ...]:
+        """The steps that bring a card from ``state`` to what ``sharing`` asks for; empty when it is there."""
+
+
+Strategies = Mapping[str, Strategy]
+"""The strategies that are switched on, by the name that a config uses."""

@@ -1,0 +1,35 @@
+"""Time slicing: clients take turns on a card, in turns as long as the interval says.
+
+The card must be in compute mode DEFAULT, or a second client is turned away whatever the time slice is.
+"""
+
+from dra_driver.model.devices import ComputeMode, Gpu
+from dra_driver.model.plan import SetComputeMode, SetTimeSlice, Step
+from dra_driver.sharing.strategy import GpuState, Sharing
+from dra_driver_api.config import TimeSlicing
+
+DEFAULT_INTERVAL = 0
+
+
+class TimeSlicingStrategy:
+    """Strategy ``TimeSlicing``."""
+
+    def time_slice(self, sharing: Sharing) -> int | None:
+        """The interval's number; MIG's TimeSlicing has no interval and sets nothing."""
+        return sharing.time_slicing_config.interval.level if isinstance(sharing, TimeSlicing) else None
+
+    def steps(self, gpu: Gpu, sharing: Sharing, state: GpuState) -> tuple[Step, ...]:
+        """Compute mode first, then the slice; each only where the card differs."""
+        interval = self.time_slice(sharing)
+        if interval is None:
+            return ()
+        steps: list[Step] = []
+        if state.compute_mode is not ComputeMode.DEFAULT:
+            steps.append(
+                SetComputeMode(
+                    gpu_uuid=gpu.uuid, device=gpu.name, mode=ComputeMode.DEFAULT, previous=state.compute_mode
+                )
+            )
+        if state.time_slice != interval:
+            steps.append(SetTimeSlice(gpu_uuid=gpu.uuid, device=gpu.name, interval=interval, previous=state.time_slice))
+        return tuple(steps)

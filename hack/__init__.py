@@ -1,0 +1,1 @@
+"""Tools for those who work on the driver; nothing here is part of the distribution."""

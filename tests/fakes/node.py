@@ -1,0 +1,145 @@
+"""Hand-written stand-ins for what the claim lifecycle acts through: claims in the API, GPU settings, CDI files."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dra_driver.model.claims import ClaimRef
+from dra_driver.model.devices import ComputeMode, Device
+from dra_driver.model.errors import ApiUnreachable, CdiError, ClaimNotFound
+from dra_driver.ports import Json
+from dra_driver_api.names import CDI_KIND
+
+
+class FakeClaims:
+    """ResourceClaims by UID; ``down`` makes every read fail."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Json] = {}
+        self.down = False
+        self.reads = 0
+
+    def add(self, claim: Json) -> ClaimRef:
+        """Add or replace a claim object."""
+        metadata = claim["metadata"]
+        self.objects[metadata["uid"]] = claim
+        return ClaimRef(metadata["namespace"], metadata["name"], metadata["uid"])
+
+    def get(self, claim: ClaimRef) -> Json:
+        """As ApiClaims.get."""
+        self.reads += 1
+        if self.down:
+            raise ApiUnreachable("connection refused")
+        if claim.uid not in self.objects:
+            raise ClaimNotFound(f"claim {claim} not found")
+        return self.objects[claim.uid]
+
+    def list_allocated(self) -> list[Json]:
+        """As ApiClaims.list_allocated."""
+        if self.down:
+            raise ApiUnreachable("connection refused")
+        return [claim for claim in self.objects.values() if claim["status"].get("allocation")]
+
+
+@dataclass
+class FakeControl:
+    """GPU settings kept in dicts; ``calls`` is what was set, in order."""
+
+    modes: dict[str, ComputeMode] = field(default_factory=dict)
+    slices: dict[str, int] = field(default_factory=dict)
+    calls: list[tuple[str, str, object]] = field(default_factory=list)
+    current_epoch: str = "epoch-1"
+    fail_set_time_slice: Callable[[str, int], Exception | None] = lambda uuid, interval: None
+    fail_set_compute_mode: Callable[[str], Exception | None] = lambda uuid: None
+    reads: list[str] = field(default_factory=list)
+
+    def compute_mode(self, gpu_uuid: str) -> ComputeMode:
+        """As GpuControl."""
+        self.reads.append(gpu_uuid)
+        return self.modes.get(gpu_uuid, ComputeMode.DEFAULT)
+
+    def set_compute_mode(self, gpu_uuid: str, mode: ComputeMode) -> None:
+        """As GpuControl."""
+        self.calls.append(("compute_mode", gpu_uuid, mode))
+        if error := self.fail_set_compute_mode(gpu_uuid):
+            raise error
+        self.modes[gpu_uuid] = mode
+
+    def time_slice(self, gpu_uuid: str) -> int | None:
+        """As GpuControl."""
+        return self.slices.get(gpu_uuid)
+
+    def set_time_slice(self, gpu_uuid: str, interval: int) -> None:
+        """As GpuControl."""
+        self.calls.append(("time_slice", gpu_uuid, interval))
+        if error := self.fail_set_time_slice(gpu_uuid, interval):
+            raise error
+        self.slices[gpu_uuid] = interval
+
+    def epoch(self) -> str:
+        """As GpuControl."""
+        return self.current_epoch
+
+    @property
+    def slices_set(self) -> list[object]:
+        """The intervals that were set, in order."""
+        return [value for what, _, value in self.calls if what == "time_slice"]
+
+
+@dataclass(frozen=True)
+class FakeSpec:
+    """A planned spec."""
+
+    claim_uid: str
+    text: str
+
+
+class FakeCdi:
+    """CDI files in a dict; ``fail_write`` and ``fail_plan`` make the next calls fail."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, tuple[str, ...]] = {}
+        self.fail_write = 0
+        self.fail_plan = 0
+        self._planned: dict[str, tuple[str, ...]] = {}
+
+    def plan(self, claim_uid: str, devices: Sequence[Device]) -> FakeSpec:
+        """As CdiSpecs."""
+        if self.fail_plan:
+            self.fail_plan -= 1
+            raise CdiError("/dev/nvidia0 is missing")
+        self._planned[claim_uid] = tuple(device.name for device in devices)
+        return FakeSpec(claim_uid, f"{CDI_KIND} {claim_uid}")
+
+    def write(self, spec: FakeSpec) -> None:
+        """As CdiSpecs."""
+        if self.fail_write:
+            self.fail_write -= 1
+            raise CdiError("no space left on device")
+        self.files[spec.claim_uid] = self._planned[spec.claim_uid]
+
+    def remove(self, claim_uid: str) -> None:
+        """As CdiSpecs."""
+        self.files.pop(claim_uid, None)
+
+    def exists(self, claim_uid: str) -> bool:
+        """As CdiSpecs."""
+        return claim_uid in self.files
+
+    def written(self) -> Mapping[str, tuple[str, ...]]:
+        """As CdiSpecs."""
+        return dict(self.files)
+
+
+@dataclass
+class FakeEvents:
+    """Events as (type, reason, message)."""
+
+    events: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def warning(self, reason: str, message: str) -> None:
+        """As EventSink."""
+        self.events.append(("Warning", reason, message))
+
+    def normal(self, reason: str, message: str) -> None:
+        """As EventSink."""
+        self.events.append(("Normal", reason, message))

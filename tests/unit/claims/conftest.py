@@ -1,0 +1,71 @@
+"""A claim lifecycle on fakes and a real state database."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from dra_driver.claims.gpu_steps import GpuSteps
+from dra_driver.claims.lifecycle import ClaimLifecycle, Edges
+from dra_driver.claims.locks import ProcessTurn
+from dra_driver.claims.store import Store
+from dra_driver.model.claims import ClaimRef
+from dra_driver.model.devices import Inventory
+from dra_driver.sharing.strategy import Strategies
+from dra_driver.sharing.time_slicing import TimeSlicingStrategy
+from tests.builders import NODE, claim_ref, make_inventory, resource_claim
+from tests.fakes.node import FakeCdi, FakeClaims, FakeControl
+
+
+@dataclass
+class Node:
+    """A node whose driver can be restarted; fakes keep their state over that."""
+
+    directory: Path
+    api: FakeClaims = field(default_factory=FakeClaims)
+    cdi: FakeCdi = field(default_factory=FakeCdi)
+    control: FakeControl = field(default_factory=FakeControl)
+    inventory: Inventory = field(default_factory=make_inventory)
+    strategies: Strategies = field(default_factory=lambda: {"TimeSlicing": TimeSlicingStrategy()})
+    observe_only: bool = False
+
+    def start(self) -> None:
+        """(Re)start the driver's part."""
+        self.store = Store.open(self.directory / "state.db")
+        self.turn = ProcessTurn(self.directory / "turn.lock")
+        edges = Edges(
+            api=self.api,
+            cdi=self.cdi,
+            store=self.store,
+            steps=GpuSteps(self.control, self.store, self.observe_only),
+            inventory=lambda: self.inventory,
+        )
+        self.lifecycle = ClaimLifecycle(edges, self.strategies, NODE, self.turn)
+
+    def stop(self) -> None:
+        """Stop it."""
+        self.store.close()
+        self.turn.close()
+
+    def restart(self) -> None:
+        """As a killed and restarted process."""
+        self.stop()
+        self.start()
+
+    def claim(self, number: int, results: list[object], *configs: object) -> ClaimRef:
+        """An allocated claim in the API."""
+        return self.api.add(resource_claim(claim_ref(number), results, list(configs)))
+
+    def prepare(self, claim: ClaimRef) -> list[tuple[str, str]]:
+        """(device, UUID) of the answer."""
+        return [(device.device, device.uuid) for device in self.lifecycle.prepare(claim)]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """A running node of two GPUs with time slicing switched on."""
+    node = Node(tmp_path)
+    node.start()
+    yield node
+    node.stop()

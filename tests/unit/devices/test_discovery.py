@@ -1,0 +1,253 @@
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from dra_driver.devices.discovery import Discovery, Pace
+from dra_driver.devices.simulated import SimulatedNode
+from dra_driver.model.devices import ComputeMode, Inventory
+from dra_driver.model.errors import DriverNotReady
+
+H200 = SimulatedNode.load("h200x2").source().scan()
+MIG = SimulatedNode.load("a100x8-mig").source().scan()
+NONE = Inventory(driver=H200.driver)
+NOT_READY = DriverNotReady("libnvidia-ml.so.1 cannot be loaded")
+QUICK = Pace(interval=0.01, first=0.001, longest=0.01)
+
+
+class Source:
+    """Answers one after another; the last one for ever."""
+
+    def __init__(self, *answers: Inventory | Exception) -> None:
+        self.answers = list(answers)
+        self.scans = 0
+
+    def scan(self) -> Inventory:
+        answer = self.answers[min(self.scans, len(self.answers) - 1)]
+        self.scans += 1
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        pass
+
+
+class Observed:
+    """Readiness, events and listener of a Discovery over given answers."""
+
+    def __init__(self, *answers: Inventory | Exception, pace: Pace = QUICK) -> None:
+        self.conditions: list[tuple[bool, str]] = []
+        self.events: list[tuple[str, str]] = []
+        self.offered: list[Inventory] = []
+        self.offer: Callable[[Inventory], None] = self.offered.append
+        self.source = Source(*answers)
+        self.discovery = Discovery(self.source, self, lambda found: self.offer(found), self, pace)
+
+    def set(self, condition: str, ok: bool, message: str = "") -> None:
+        assert condition == "devices"
+        self.conditions.append((ok, message))
+
+    def warning(self, reason: str, message: str) -> None:
+        self.events.append((reason, message))
+
+    def normal(self, reason: str, message: str) -> None:
+        raise AssertionError(reason, message)
+
+    def look(self, times: int) -> list[bool]:
+        return [self.discovery.look() for _ in range(times)]
+
+
+def with_uuid(inventory: Inventory, position: int, uuid: str) -> Inventory:
+    gpus = list(inventory.gpus)
+    gpus[position] = replace(gpus[position], uuid=uuid)
+    return replace(inventory, gpus=tuple(gpus))
+
+
+def test_first_gpus_are_offered_and_the_condition_holds() -> None:
+    seen = Observed(H200)
+    assert seen.look(1) == [True]
+    assert seen.offered == [H200]
+    assert seen.conditions == [(True, "")]
+
+
+def test_nothing_is_offered_while_nvml_cannot_be_loaded() -> None:
+    seen = Observed(NOT_READY, NOT_READY, NOT_READY, H200)
+    assert seen.look(4) == [False, False, False, True]
+    assert seen.offered == [H200]
+    assert seen.conditions[2] == (False, "libnvidia-ml.so.1 cannot be loaded; looking again")
+    assert seen.conditions[-1] == (True, "")
+
+
+def test_node_whose_cards_come_late_is_not_offered_empty() -> None:
+    seen = Observed(NONE, NONE, H200)
+    assert seen.look(3) == [False, False, True]
+    assert seen.offered == [H200]
+    assert seen.conditions[0] == (False, "no GPU is bound to the NVIDIA driver; looking again")
+
+
+def test_cause_is_logged_once_per_change(caplog: pytest.LogCaptureFixture) -> None:
+    Observed(NOT_READY, NOT_READY, NONE, NONE, NOT_READY).look(5)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 3
+
+
+def test_same_inventory_is_offered_once() -> None:
+    seen = Observed(H200)
+    seen.look(3)
+    assert seen.offered == [H200]
+
+
+def test_compute_mode_that_changed_is_no_new_inventory() -> None:
+    gpus = tuple(replace(gpu, compute_mode=ComputeMode.PROHIBITED) for gpu in H200.gpus)
+    seen = Observed(H200, replace(H200, gpus=gpus))
+    seen.look(2)
+    assert seen.offered == [H200]
+    assert seen.discovery.inventory == replace(H200, gpus=gpus)
+
+
+def test_gpu_that_drops_out_is_offered_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    one = replace(H200, gpus=H200.gpus[1:])
+    seen = Observed(H200, one)
+    seen.look(2)
+    assert seen.offered == [H200, one]
+    assert "no longer on offer: gpu-0" in caplog.text
+
+
+def test_mig_layout_that_changed_is_offered() -> None:
+    fewer = replace(MIG, mig_devices=MIG.mig_devices[:-1])
+    seen = Observed(MIG, fewer)
+    seen.look(2)
+    assert seen.offered == [MIG, fewer]
+
+
+def test_gpus_in_mig_mode_without_mig_devices_are_a_condition() -> None:
+    seen = Observed(replace(MIG, mig_devices=()))
+    seen.look(1)
+    assert seen.conditions == [(False, "every GPU is in MIG mode and none has a MIG device")]
+
+
+def test_scan_that_fails_later_keeps_the_inventory() -> None:
+    seen = Observed(H200, NOT_READY)
+    assert seen.look(2) == [True, False]
+    assert seen.discovery.inventory == H200
+    assert seen.offered == [H200]
+    assert "the last inventory is kept" in seen.conditions[-1][1]
+
+
+def test_condition_holds_again_after_a_scan_that_failed() -> None:
+    seen = Observed(H200, NOT_READY, H200)
+    seen.look(3)
+    assert [ok for ok, _ in seen.conditions] == [True, False, True]
+
+
+def test_node_that_loses_all_gpus_is_offered_empty() -> None:
+    seen = Observed(H200, NONE)
+    assert seen.look(2) == [True, False]
+    assert seen.offered == [H200, NONE]
+    assert seen.conditions[-1][0] is False
+
+
+def test_uuid_that_changed_behind_a_name_is_an_event() -> None:
+    seen = Observed(H200, with_uuid(H200, 1, "GPU-other"))
+    seen.look(2)
+    [(reason, message)] = seen.events
+    assert reason == "GPUReplaced"
+    assert "gpu-1 is now GPU-other" in message
+    assert H200.gpus[1].uuid in message
+
+
+def test_minors_that_were_swapped_are_two_events() -> None:
+    first, second = H200.gpus
+    swapped = replace(H200, gpus=(replace(first, minor=1), replace(second, minor=0)))
+    seen = Observed(H200, swapped)
+    seen.look(2)
+    assert [message.split()[1] for _, message in seen.events] == ["gpu-0", "gpu-1"]
+
+
+def test_gpu_that_drops_out_is_no_replacement() -> None:
+    seen = Observed(H200, replace(H200, gpus=H200.gpus[1:]))
+    seen.look(2)
+    assert seen.events == []
+
+
+def test_inventory_that_was_not_taken_is_offered_again() -> None:
+    seen = Observed(H200)
+
+    def refuse(_: Inventory) -> None:
+        raise RuntimeError("no")
+
+    take, seen.offer = seen.offer, refuse
+    assert seen.look(1) == [False]
+    seen.offer = take
+    assert seen.look(1) == [True]
+    assert seen.offered == [H200]
+
+
+def test_failure_nobody_foresaw_does_not_end_the_looking() -> None:
+    seen = Observed(ZeroDivisionError("!"), H200)
+    assert seen.look(2) == [False, True]
+
+
+def test_thread_looks_until_there_are_gpus_and_can_be_stopped() -> None:
+    seen, found = Observed(NOT_READY, NONE, H200), threading.Event()
+    seen.offer = lambda _: found.set()
+    seen.discovery.start()
+    assert found.wait(10)
+    seen.discovery.stop()
+    scans = seen.source.scans
+    assert not any(thread.name == "discovery" for thread in threading.enumerate())
+    assert seen.source.scans == scans
+
+
+def test_thread_does_not_look_again_at_once_when_gpus_are_known() -> None:
+    seen = Observed(H200, pace=Pace(interval=60))
+    seen.discovery.look()
+    seen.discovery.start()
+    seen.discovery.stop()
+    assert seen.source.scans == 1
+
+
+def test_thread_looks_when_asked_to() -> None:
+    seen, found = Observed(H200, replace(H200, gpus=H200.gpus[1:]), pace=Pace(interval=60)), threading.Event()
+    seen.discovery.look()
+    seen.offer = lambda _: found.set()
+    seen.discovery.start()
+    seen.discovery.look_soon()
+    assert found.wait(10)
+    seen.discovery.stop()
+
+
+def test_stopping_twice_and_before_the_start_is_harmless() -> None:
+    seen = Observed(H200)
+    seen.discovery.stop()
+    seen.discovery.stop()
+    seen.discovery.start()
+    seen.discovery.stop()
+    assert seen.source.scans == 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "waits"),
+    [
+        ((NOT_READY,), [0.0, 1, 2, 4, 8, 8]),
+        ((NONE, H200), [0.0, 1, 30, 30, 30, 30]),
+        ((H200, NOT_READY, NOT_READY, H200), [0.0, 30, 1, 2, 30, 30]),
+    ],
+    ids=["never-there", "there-at-the-second-look", "lost-for-a-while"],
+)
+def test_waits_double_while_there_is_nothing_and_start_anew(
+    answers: tuple[Inventory | Exception, ...], waits: list[float]
+) -> None:
+    seen, asked = Observed(*answers, pace=Pace(interval=30, first=1, longest=8)), []
+
+    class Wake(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            asked.append(timeout)
+            seen.discovery._stopping = len(asked) == len(waits)
+            return True
+
+    seen.discovery._wake = Wake()
+    seen.discovery._run()
+    assert asked == waits

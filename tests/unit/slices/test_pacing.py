@@ -1,0 +1,42 @@
+import pytest
+
+from dra_driver.slices.pacing import Backoff, Contest, Timing
+
+
+@pytest.mark.parametrize(("failures", "most"), [(0, 1.0), (1, 2.0), (3, 8.0), (50, 30.0)])
+def test_backoff_doubles_up_to_a_limit_with_jitter(failures: int, most: float) -> None:
+    backoff = Backoff(1.0, 30.0)
+    for _ in range(failures):
+        backoff.next()
+    assert most / 2 <= backoff.next() <= most
+
+
+def test_backoff_starts_small_after_a_success() -> None:
+    backoff = Backoff(1.0, 30.0)
+    for _ in range(6):
+        backoff.next()
+    backoff.reset()
+    assert backoff.next() <= 1.0
+
+
+def test_repairs_come_later_while_somebody_keeps_rewriting() -> None:
+    contest = Contest(Timing(debounce_s=0.5, contested_most_s=60.0))
+    waits = []
+    for now in (1000.0, 1001.0, 1002.0):
+        waits.append(contest.wait(now))
+        contest.repaired(now)
+    assert waits == [0.5, 1.0, 2.0]
+
+
+def test_repairs_never_wait_longer_than_the_limit() -> None:
+    contest = Contest(Timing(contested_most_s=60.0))
+    for _ in range(100):
+        contest.repaired(1000.0)
+    assert contest.wait(1000.0) == 60.0
+
+
+def test_repairs_are_quick_again_after_a_quiet_time() -> None:
+    contest = Contest(Timing(debounce_s=0.5, calm_s=100.0))
+    contest.repaired(1000.0)
+    contest.repaired(1001.0)
+    assert contest.wait(1102.0) == 0.5
