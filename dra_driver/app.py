@@ -103,7 +103,8 @@ class Hardware:
             self.boot_id = tree / "var" / "state" / "boot_id"
         else:
             self.roots = settings_module.roots(settings)
-            nvml = NvmlSource(hostfs.find_library(self.roots.container_driver_root, "libnvidia-ml.so.1"))
+            root = self.roots.container_driver_root
+            nvml = NvmlSource(lambda: hostfs.find_library(root, "libnvidia-ml.so.1"))
             self.source = modes = nvml
             self.files = DriverFiles(self.roots)
             self.boot_id = BOOT_ID

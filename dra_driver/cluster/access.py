@@ -8,11 +8,13 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dra_driver.cluster import lean
-from dra_driver.cluster.kubeconfig import Kubeconfig, read_kubeconfig
 from dra_driver.model.errors import SettingError
+
+if TYPE_CHECKING:
+    from dra_driver.cluster.kubeconfig import Kubeconfig
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +39,9 @@ def find_access(kubeconfig: str | None) -> Access:
     client = lean.load()
     if not kubeconfig:
         return _in_cluster(client)
+    # Pods have no kubeconfig, and need not pay for a YAML parser.
+    from dra_driver.cluster.kubeconfig import read_kubeconfig
+
     found = read_kubeconfig(kubeconfig)
     return _fetched(client, found) if found.fetched else _from_kubeconfig(client, found)
 
@@ -53,7 +58,7 @@ def _in_cluster(client: lean.Client) -> Access:
     return Access(configuration, _official_key(configuration))
 
 
-def _fetched(client: lean.Client, found: Kubeconfig) -> Access:
+def _fetched(client: lean.Client, found: "Kubeconfig") -> Access:
     """Credentials that a program or a login fetches: the official loader knows how."""
     configuration = client.Configuration()
     try:
@@ -81,7 +86,7 @@ def _official_key(configuration: Any) -> Callable[[], str | None]:
     return key
 
 
-def _from_kubeconfig(client: lean.Client, found: Kubeconfig) -> Access:
+def _from_kubeconfig(client: lean.Client, found: "Kubeconfig") -> Access:
     configuration = client.Configuration()
     configuration.host = found.server
     configuration.verify_ssl = not found.insecure
@@ -98,7 +103,7 @@ def _from_kubeconfig(client: lean.Client, found: Kubeconfig) -> Access:
     return access
 
 
-def _certificate(found: Kubeconfig, access: Access) -> tuple[str | None, str | None]:
+def _certificate(found: "Kubeconfig", access: Access) -> tuple[str | None, str | None]:
     """Files of the client certificate and its key. OpenSSL reads these from files only."""
     if not found.certificate_data and not found.key_data:
         return found.certificate_file, found.key_file
@@ -114,7 +119,7 @@ def _certificate(found: Kubeconfig, access: Access) -> tuple[str | None, str | N
     return paths["tls.crt"], paths["tls.key"]
 
 
-def _token(found: Kubeconfig) -> Callable[[], str | None]:
+def _token(found: "Kubeconfig") -> Callable[[], str | None]:
     if found.token:
         fixed = f"Bearer {found.token.strip()}"
         return lambda: fixed

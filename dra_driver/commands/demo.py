@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from importlib import resources
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,7 @@ Exit codes: 0 every scene came out right, 1 one did not, 2 wrong usage."""
 _COLUMNS = ("POD", "CONTAINER", "CLAIM", "REQUEST", "GPU", "CDI DEVICES")
 _TERMINATED = 128 + signal.SIGTERM
 _TIMEOUT = 60.0
+_LONGEST = 3600
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +65,7 @@ def run(options: argparse.Namespace) -> int:
             if options.output == "json":
                 played = list(scenes)
                 write_json({"scenes": [s.as_json() for s in played], "ok": all(s.ok for s in played)})
+                _complain(played)
             else:
                 played = _tell(scenes, options.simulated_node)
                 _sum_up(played, time.monotonic() - began)
@@ -71,9 +75,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 1 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is not between 1 and 3600 seconds")
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1 <= value <= _LONGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to {_LONGEST}")
     return value
 
 
@@ -108,8 +115,8 @@ def _tell(scenes: Iterable["Scene"], simulated_node: str) -> list["Scene"]:
         letter, _, _ = scene.name.partition("-")
         console.print(f"\n{letter}. {scene.title}", style="bold")
         console.print(f"   {scene.story}")
-        console.print(f"   $ kubectl apply -f {scene.example}\n", style="dim")
-        for line in _table(scene.pods):
+        console.print(f"   $ kubectl apply -f {_path(scene.example)}\n", style="dim")
+        for line in _table(scene.pods) if scene.pods else ():
             console.print(f"   {line}")
         if scene.event:
             console.print(f"   Warning event: {scene.event}", style="yellow")
@@ -119,6 +126,14 @@ def _tell(scenes: Iterable["Scene"], simulated_node: str) -> list["Scene"]:
         if scene.error:
             console.print(f"   NOT OK  {scene.error}", style="bold red")
     return told
+
+
+def _complain(scenes: list["Scene"]) -> None:
+    """What went wrong, beside the JSON."""
+    for scene in scenes:
+        wrong = [f"{c.what}: expected {_shown(c.expected)}, found {_shown(c.found)}" for c in scene.checks if not c.ok]
+        for line in [*wrong, *filter(None, [scene.error])]:
+            sys.stderr.write(f"{scene.name}: {line}\n")
 
 
 def _print_check(console: Any, check: "Check") -> None:
@@ -137,6 +152,12 @@ def _sum_up(scenes: list["Scene"], seconds: float) -> None:
         console.print(f"\n{len(wrong)} of {len(scenes)} scenes went wrong: {', '.join(wrong)}", style="bold red")
     else:
         console.print(f"\nAll {len(scenes)} scenes came out right, in {seconds:.1f} s.", style="bold green")
+
+
+def _path(example: str) -> str:
+    """Where an example lies, as a person here would type it."""
+    path = Path(str(resources.files("dra_driver.simulator").joinpath("examples", example)))
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _table(pods: list[dict[str, Any]]) -> list[str]:

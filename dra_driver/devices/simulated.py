@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 from dra_driver.devices import scenario as scenarios
 from dra_driver.devices import stand_in, vocabulary
 from dra_driver.devices.driver_tree import STATE, write_tree
-from dra_driver.devices.gpu_reader import OnceLog, left_out
+from dra_driver.devices.gpu_reader import OnceLog, found_again, left_out
 from dra_driver.devices.nvml_calls import FunctionMissing, NotSupported
 from dra_driver.devices.scenario import CallFailure, Scenario
 from dra_driver.devices.simulated_cards import Card, cards, changed, driver_info
@@ -47,6 +47,7 @@ class SimulatedNode:
         self._calls: Counter[tuple[int, int]] = Counter()
         self._lock = threading.Lock()
         self._scans = 0
+        self.sessions_lost = 0
         self._present: dict[int, tuple[Card, ...]] = {}
         self._by_uuid: tuple[tuple[Card, ...], dict[str, Card]] = ((), {})
 
@@ -123,6 +124,7 @@ class SimulatedNode:
                 self._calls[index, position] += 1
                 number = self._calls[index, position]
             if failure.first is None or number <= failure.first:
+                self.sessions_lost += failure.error == "driver-not-loaded"
                 _fail(failure)
 
     def state_file(self, gpu_uuid: str, name: str) -> Path | None:
@@ -159,6 +161,7 @@ class SimulatedSource:
             except ControlError as error:
                 left_out(self._once, card.gpu.index, error)
                 continue
+            found_again(self._once, card.gpu.index)
             gpus.append(gpu)
             if gpu.mig_enabled:
                 migs.extend(replace(device, parent=gpu) for device in card.mig_devices)
@@ -212,14 +215,14 @@ class SimulatedModes:
             raise ControlGone(f"GPU {gpu_uuid}: compute mode cannot be set to {mode.name}: {error}") from error
 
     def epoch(self) -> str:
-        """See ports.GpuControl; the text in ``var/state/epoch``."""
+        """See ports.GpuControl; the text in ``var/state/epoch`` and how often NVML was lost."""
         text = "none"
         if self._node.root is not None:
             try:
                 text = (self._node.root / STATE / "epoch").read_text(encoding="utf-8").strip()
             except OSError:
                 text = "none"
-        return f"simulated {text}"
+        return f"simulated {text} session {self._node.sessions_lost}"
 
     def _card(self, gpu_uuid: str) -> Card:
         card = self._node.card(gpu_uuid)

@@ -56,16 +56,27 @@ set +C
 """
 
 _TAIL: Final = """\
+frame() {
+    printf '+-------------------------------------+\\n'
+}
 list_one() {
     slice=0
-    [ -r "$state/$1/time_slice" ] && read -r slice < "$state/$1/time_slice"
+    [ -r "$state/$2/time_slice" ] && read -r slice < "$state/$2/time_slice"
     case $slice in 1) name=Short ;; 2) name=Medium ;; 3) name=Long ;; *) name=Default ;; esac
-    printf 'GPU %s: Timeslice: %s\\n' "$1" "$name"
+    printf '| %3s   Timeslice   %11s       |\\n' "$1" "$name"
 }
 
 if [ "$command" = list ]; then
-    if [ -n "$uuid" ]; then list_one "$uuid"; exit 0; fi
-    while read -r each rest; do list_one "$each"; done < "$root/var/state/gpus"
+    frame
+    printf '| GPU compute policies:               |\\n'
+    printf '| GPU     Name           Value        |\\n'
+    printf '|=====================================|\\n'
+    index=0
+    while read -r each rest; do
+        case ${uuid:-$each} in "$each") list_one "$index" "$each" ;; esac
+        index=$((index + 1))
+    done < "$root/var/state/gpus"
+    frame
     exit 0
 fi
 case $value in

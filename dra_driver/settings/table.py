@@ -62,8 +62,6 @@ def _setting(flag: str, parse: Callable[[str], Any], group: str, help_text: str,
 _NODE_AND_CLUSTER = (
     _setting("--node-name", parsers.node_name, NODE, "name of the Node object; also the pool's name",
              metavar="NAME", required=True),
-    _setting("--namespace", parsers.namespace, NODE, "namespace the driver runs in",
-             metavar="NAME", default="default"),
     _setting("--pod-uid", parsers.pod_uid, NODE,
              "UID of the driver's Pod; gives each Pod its own sockets, so that an update leaves no gap",
              metavar="UID", shown_default="one fixed pair of sockets"),
@@ -85,8 +83,6 @@ _KUBELET_AND_RUNTIME = (
              field="state_directory", metavar="DIR", shown_default="gpu.nvidia.com in the plugins directory"),
     _setting("--cdi-root", parsers.directory, KUBELET, "where CDI specs are written, for the runtime to read",
              metavar="DIR", default="/etc/cdi"),
-    _setting("--nvidia-cdi-hook-path", parsers.optional_directory, KUBELET, "nvidia-cdi-hook on the host",
-             field="cdi_hook_path", metavar="FILE", shown_default="the one that comes with the driver"),
 )
 
 _HOST_DRIVER = (
@@ -103,22 +99,17 @@ _HOST_DRIVER = (
     _setting("--container-dev-root", parsers.optional_directory, DRIVER,
              "the dev root, as this process sees it", env=("DEV_ROOT_CTR_PATH",), metavar="DIR",
              shown_default="follows from the other roots"),
-    _setting("--alt-proc-devices-path", parsers.optional_directory, DRIVER,
-             "file to read in place of /proc/devices", metavar="FILE", shown_default="/proc/devices"),
 )
 
 _SHARING = (
     _setting("--feature-gates", parse_gates, SHARING,
              "gates to switch on or off, such as TimeSlicingSettings=true,MPSSupport=false",
              field="gates", metavar="GATES", shown_default="each gate's own default"),
-    _setting("--consumable-shares", parsers.consumable_shares, SHARING,
-             "let claims share a device: disabled, memory, unlimited or a number; with gate ConsumableShares",
-             metavar="MODE", default="disabled"),
     _setting("--gpu-control", parsers.one_of(GpuControlMode), SHARING,
              "set: change a GPU's settings where a claim needs it; observe: only read, refuse such claims",
              metavar="set|observe", default="set"),
     _setting("--gpu-tool-timeout", parsers.seconds, SHARING, "time limit of one nvidia-smi run, in seconds",
-             metavar="SECONDS", default="20"),
+             metavar="SECONDS", default="10"),
     _setting("--simulated-node", parsers.optional_text, SIMULATION,
              "serve the GPUs of a scenario, not real ones: a name that ships with the driver, or a file",
              metavar="NAME|FILE", shown_default="real GPUs"),
@@ -138,6 +129,15 @@ _OBSERVING = (
 )
 
 _COMPATIBILITY = (
+    _setting("--namespace", parsers.namespace, COMPATIBILITY, "namespace the driver runs in",
+             metavar="NAME", default="default"),
+    _setting("--nvidia-cdi-hook-path", parsers.optional_directory, COMPATIBILITY, "nvidia-cdi-hook on the host",
+             field="cdi_hook_path", metavar="FILE", shown_default="the one that comes with the driver"),
+    _setting("--alt-proc-devices-path", parsers.optional_directory, COMPATIBILITY,
+             "file to read in place of /proc/devices", metavar="FILE", shown_default="/proc/devices"),
+    _setting("--consumable-shares", parsers.consumable_shares, COMPATIBILITY,
+             "let claims share a device: disabled, memory, unlimited or a number; with gate ConsumableShares",
+             metavar="MODE", default="disabled"),
     _setting("--host-root", parsers.directory, COMPATIBILITY, "the host's /, for VFIO",
              metavar="DIR", default="/host-root"),
     _setting("--additional-xids-to-ignore", parsers.xids, COMPATIBILITY, "XIDs that do not taint a GPU",

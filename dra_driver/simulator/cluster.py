@@ -208,5 +208,6 @@ class SimulatedCluster:
                 self.driver.check()
             left = end - time.monotonic()
             if left <= 0:
-                raise Timeout(f"waited {timeout:.0f} s in vain for {what}")
+                tail = self.driver.log_tail() if self.driver else "the driver is not started"
+                raise Timeout(f"waited {timeout:.0f} s in vain for {what}; the driver's log ends with: {tail}")
             self.store.wait_change(self.store.version, min(left, _POLL_SECONDS))

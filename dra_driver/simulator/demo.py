@@ -26,14 +26,17 @@ def play(root: Path, simulated_node: str, seconds: float) -> Generator[Scene, No
     """Play all scenes, giving each as it ends.
 
     root: an empty directory, such as ``directory`` gives. simulated_node: a scenario with two full GPUs or
-    more. seconds: for everything together. Raises SettingError for a scenario that does not serve, DriverError when the driver does
-    not come up. What was started is ended in any case, also when the caller stops half-way.
+    more. seconds: for everything together. Raises SettingError at once for a scenario that does not serve. What
+    was started is ended in any case, also when the caller closes the generator half-way.
     """
     check_scenario(simulated_node)
+    return _play(root, simulated_node, seconds)
+
+
+def _play(root: Path, simulated_node: str, seconds: float) -> Generator[Scene, None, None]:
     with SimulatedCluster(root, simulated_node=simulated_node) as cluster:
         stage = Stage(cluster, seconds)
-        stage.restart_driver(GATES_ON)
-        broken = ""
+        broken = _tidy(stage)
         for act in SCENES:
             scene = act.scene()
             if broken:
@@ -43,7 +46,7 @@ def play(root: Path, simulated_node: str, seconds: float) -> Generator[Scene, No
             try:
                 act.play(stage, scene)
             except (DriverError, OSError) as error:
-                scene.error = _with_log(cluster, error)
+                scene.error = str(error)
                 broken = _tidy(stage)
             yield scene
 
@@ -73,11 +76,6 @@ def directory(keep: bool) -> Iterator[Path]:
     finally:
         if not keep:
             shutil.rmtree(root, ignore_errors=True)
-
-
-def _with_log(cluster: SimulatedCluster, error: Exception) -> str:
-    tail = cluster.driver.log_tail() if cluster.driver else "no driver"
-    return f"{error}; the driver's log ends with: {tail}"
 
 
 def _tidy(stage: Stage) -> str:

@@ -280,6 +280,14 @@ def test_epoch_stays_while_nothing_is_lost(build: Build) -> None:
     assert node.modes.epoch() == before
 
 
+def test_epoch_changes_when_the_driver_was_lost(build: Build) -> None:
+    node = build("h200x2", Failing("computeMode", "driver-not-loaded", gpu=0))
+    before = node.modes.epoch()
+    with pytest.raises(DriverNotReady):
+        node.source.scan()
+    assert node.modes.epoch() != before
+
+
 def test_source_can_be_closed_twice_and_used_again(build: Build) -> None:
     source = build("h200x2").source
     source.scan()

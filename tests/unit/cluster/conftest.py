@@ -8,6 +8,14 @@ from dra_driver.cluster.connection import Connection, connect
 from tests.unit.cluster.server import Server
 
 
+@pytest.fixture(autouse=True)
+def no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy set in the environment is none of the tests' business."""
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     running = Server()

@@ -75,7 +75,7 @@ def test_caller_is_not_held_up_by_a_silent_api_server(server: Server, events: Ap
     server.answer = silent
     for number in range(200):
         events.warning("Why", f"what {number}")
-    assert not release.is_set()
+    assert len(server.requests) <= 1
     release.set()
 
 

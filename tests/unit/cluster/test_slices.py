@@ -3,7 +3,6 @@
 import json
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -25,39 +24,45 @@ def wanted(*minors: int) -> Json:
     return slice_objects(build_slices([gpu(minor) for minor in minors], DRIVER, "node-1"), "node-1", "uid-1", 1)[0]
 
 
-def served(store: FakeSliceStore) -> Any:
+class Served:
     """An HTTP API in front of the fake."""
 
-    def events(request: Request) -> Iterator[bytes]:
-        limit = float(request.query["timeoutSeconds"])
-        for kind, item in store.watch(request.query["resourceVersion"], limit):
-            yield json.dumps({"type": kind, "object": item}).encode() + b"\n"
+    def __init__(self, store: FakeSliceStore) -> None:
+        self._store = store
 
-    def call(request: Request) -> Answer:
-        if request.method == "GET" and request.query.get("watch"):
-            return Answer(200, events(request))
-        if request.method == "GET":
-            items, version = store.list()
-            bare = [{k: v for k, v in item.items() if k not in ("apiVersion", "kind")} for item in items]
-            return Answer(200, {"metadata": {"resourceVersion": version}, "items": bare})
-        if request.method == "POST":
-            return Answer(201, store.create(request.body))
-        name = request.path.rpartition("/")[2]
-        if request.method == "PUT":
-            assert request.body["metadata"]["name"] == name
-            return Answer(200, store.replace(request.body))
-        if all(item["metadata"]["name"] != name for item in store.objects):
-            return status(404, "not found")
-        store.delete({"metadata": {"name": name, **request.body["preconditions"]}})
-        return Answer(200, {"kind": "Status", "status": "Success"})
-
-    def answer(request: Request) -> Answer:
+    def __call__(self, request: Request) -> Answer:
         try:
-            return call(request)
+            return {"GET": self._get, "POST": self._post, "PUT": self._put, "DELETE": self._delete}[request.method](
+                request
+            )
         except ApiError as error:
             return status(error.status, str(error))
 
-    return answer
+    def _get(self, request: Request) -> Answer:
+        if request.query.get("watch"):
+            return Answer(200, self._events(request))
+        items, version = self._store.list()
+        bare = [{name: item[name] for name in ("metadata", "spec")} for item in items]
+        return Answer(200, {"metadata": {"resourceVersion": version}, "items": bare})
+
+    def _events(self, request: Request) -> Iterator[bytes]:
+        limit = float(request.query["timeoutSeconds"])
+        for kind, item in self._store.watch(request.query["resourceVersion"], limit):
+            yield json.dumps({"type": kind, "object": item}).encode() + b"\n"
+
+    def _post(self, request: Request) -> Answer:
+        return Answer(201, self._store.create(request.body))
+
+    def _put(self, request: Request) -> Answer:
+        assert request.path == f"{PATH}/{request.body['metadata']['name']}"
+        return Answer(200, self._store.replace(request.body))
+
+    def _delete(self, request: Request) -> Answer:
+        name = request.path.rpartition("/")[2]
+        if all(item["metadata"]["name"] != name for item in self._store.objects):
+            return status(404, "not found")
+        self._store.delete({"metadata": {"name": name, **request.body["preconditions"]}})
+        return Answer(200, {"kind": "Status", "status": "Success"})
 
 
 @pytest.fixture
@@ -71,7 +76,7 @@ def memory() -> Iterator[FakeSliceStore]:
 def store(request: pytest.FixtureRequest, memory: FakeSliceStore, server: Server, connection: Connection) -> SliceStore:
     if request.param == "fake":
         return memory
-    server.answer = served(memory)
+    server.answer = Served(memory)
     return ApiSlices(connection, "node-1")
 
 
@@ -179,7 +184,7 @@ def test_odd_watch_event_is_unreachable(server: Server, connection: Connection, 
 def test_publisher_restores_deleted_slices_over_http(
     memory: FakeSliceStore, server: Server, connection: Connection
 ) -> None:
-    server.answer = served(memory)
+    server.answer = Served(memory)
     publisher = SlicePublisher(
         ApiSlices(connection, "node-1"),
         FakeNode(),

@@ -44,7 +44,10 @@ class Observed:
         self.offered: list[Inventory] = []
         self.offer: Callable[[Inventory], None] = self.offered.append
         self.source = Source(*answers)
-        self.discovery = Discovery(self.source, self, lambda found: self.offer(found), self, pace)
+        self.discovery = Discovery(self.source, self, self._hand_on, self, pace)
+
+    def _hand_on(self, found: Inventory) -> None:
+        self.offer(found)
 
     def set(self, condition: str, ok: bool, message: str = "") -> None:
         assert condition == "devices"
