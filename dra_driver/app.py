@@ -30,8 +30,6 @@ from dra_driver.cluster.nodes import ApiNode
 from dra_driver.cluster.slices import ApiSlices
 from dra_driver.devices.discovery import Discovery
 from dra_driver.devices.gpu_control import ComputeModes, GpuTool, ObservingControl, ToolControl
-from dra_driver.devices.nvml import NvmlSource
-from dra_driver.devices.simulated import SimulatedNode
 from dra_driver.features import TIME_SLICING_SETTINGS, Gates
 from dra_driver.kubelet.healthcheck import HealthServer
 from dra_driver.kubelet.plugin import KubeletPlugin
@@ -90,30 +88,43 @@ class Hardware:
     def __init__(self, settings: Settings) -> None:
         """Raises SettingError for a scenario that cannot be read, DriverError when its tree cannot be written."""
         if settings.simulated_node:
-            node = SimulatedNode.load(settings.simulated_node, seed=settings.node_name)
-            tree = settings.state_directory / "simulated-node"
-            try:
-                tree.mkdir(mode=0o755, parents=True, exist_ok=True)
-                self.roots = node.materialise(tree)
-            except OSError as error:
-                raise StateError(f"simulated node: {tree} cannot be written: {error}") from error
-            self.source: DeviceSource = node.source()
-            modes: ComputeModes = node.control()
-            self.files = DriverFiles(self.roots, placeholders=True, proc=tree / "proc")
-            self.boot_id = tree / "var" / "state" / "boot_id"
+            modes = self._simulate(settings.simulated_node, settings)
         else:
-            self.roots = settings_module.roots(settings)
-            root = self.roots.container_driver_root
-            nvml = NvmlSource(lambda: hostfs.find_library(root, "libnvidia-ml.so.1"))
-            self.source = modes = nvml
-            self.files = DriverFiles(self.roots)
-            self.boot_id = BOOT_ID
+            modes = self._use_nvml(settings)
         if not self.boot_id.exists():
             self.boot_id = BOOT_ID
         tool = GpuTool.under(self.roots.container_driver_root, settings.gpu_tool_timeout)
         self.control: GpuControl = ToolControl(modes, tool)
         if settings.gpu_control is GpuControlMode.OBSERVE:
             self.control = ObservingControl(self.control)
+
+    # Each kind of node loads only what it needs: NVML's bindings and the scenario models cost megabytes.
+
+    def _simulate(self, scenario: str, settings: Settings) -> ComputeModes:
+        from dra_driver.devices.simulated import SimulatedNode
+
+        node = SimulatedNode.load(scenario, seed=settings.node_name)
+        tree = settings.state_directory / "simulated-node"
+        try:
+            tree.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self.roots = node.materialise(tree)
+        except OSError as error:
+            raise StateError(f"simulated node: {tree} cannot be written: {error}") from error
+        self.source: DeviceSource = node.source()
+        self.files = DriverFiles(self.roots, placeholders=True, proc=tree / "proc")
+        self.boot_id = tree / "var" / "state" / "boot_id"
+        return node.control()
+
+    def _use_nvml(self, settings: Settings) -> ComputeModes:
+        from dra_driver.devices.nvml import NvmlSource
+
+        self.roots = settings_module.roots(settings)
+        root = self.roots.container_driver_root
+        nvml = NvmlSource(lambda: hostfs.find_library(root, "libnvidia-ml.so.1"))
+        self.source = nvml
+        self.files = DriverFiles(self.roots)
+        self.boot_id = BOOT_ID
+        return nvml
 
 
 def strategies(gates: Gates) -> Strategies:

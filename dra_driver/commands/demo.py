@@ -1,6 +1,7 @@
 """``dra-driver demo``: plays the scenes of ``dra_driver.simulator`` and prints them as a story or as JSON."""
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -57,6 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Play, print, and say with the exit code whether all was right. Raises SettingError for a bad scenario."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # connections break here on purpose
     from dra_driver.simulator import demo
 
     began = time.monotonic()

@@ -1,6 +1,7 @@
 """``dra-driver run``: the kubelet plugin. Reads the settings and hands over to ``dra_driver.app``."""
 
 import argparse
+import os
 
 from dra_driver import settings
 
@@ -30,6 +31,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the driver until it is told to stop. Raises SettingError before anything is started."""
     read = settings.load(options)
+    # Nobody extends our pydantic models; looking for plugins reads the metadata of every installed distribution.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from dra_driver import app  # the whole driver; a wrong setting or --help must not wait for it
 
     return app.run(read)

@@ -97,7 +97,14 @@ class SimulatedCluster:
         self.stop()
 
     def start(self) -> None:
-        """Start everything but the driver."""
+        """Start everything but the driver; what was started is ended again if that fails half-way."""
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
         for directory in (self.paths.registry, self.paths.plugins, self.paths.cdi):
             directory.mkdir(parents=True, exist_ok=True)
         self.api.start()

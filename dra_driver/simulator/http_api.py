@@ -22,7 +22,7 @@ from dra_driver.simulator.watches import Watch, Watches
 
 Json = dict[str, Any]
 
-WATCH_SECONDS = 1800.0
+WATCH_SECONDS = 1800
 """How long a watch lasts that names no ``timeoutSeconds``."""
 
 MAX_BODY = 3 * 1024 * 1024
@@ -111,7 +111,8 @@ class HttpApi:
 
     async def _put(self, request: Request, target: Target) -> Response:
         sent = await _body(request)
-        name = (sent.get("metadata") or {}).get("name")
+        metadata = sent.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
         if name != target.name:
             raise bad_request(f"the name of the object ({name}) does not match the name on the URL ({target.name})")
         stored = self._store.replace(target.kind, sent, target.namespace, status=target.status)
@@ -129,14 +130,14 @@ class HttpApi:
     async def _delete(self, request: Request, target: Target) -> Response:
         options = await _body(request, optional=True)
         conditions = options.get("preconditions") or {}
-        grace = request.query_params.get("gracePeriodSeconds", options.get("gracePeriodSeconds"))
+        grace = request.query_params.get("gracePeriodSeconds", options.get("gracePeriodSeconds", ""))
         last = self._store.delete(
             target.kind,
             target.name,
             target.namespace,
             uid=conditions.get("uid"),
             resource_version=conditions.get("resourceVersion"),
-            grace_seconds=None if grace is None else int(grace),
+            grace_seconds=_number("gracePeriodSeconds", grace) if grace != "" else None,
         )
         if last["metadata"].get("deletionTimestamp"):
             return _json(last)
@@ -180,12 +181,10 @@ class HttpApi:
         if "sendInitialEvents" in query:
             raise StatusError(422, "Invalid", "sendInitialEvents: Forbidden: WatchList is not enabled")
         since = query.get("resourceVersion", "")
-        if since and not since.isdigit():
-            raise bad_request(f"invalid resource version {since!r}")
         watch = Watch(
             target=target,
-            since=int(since or 0),
-            seconds=float(query.get("timeoutSeconds") or WATCH_SECONDS),
+            since=_number("resourceVersion", since or "0"),
+            seconds=_number("timeoutSeconds", query.get("timeoutSeconds") or str(WATCH_SECONDS)),
             bookmarks=query.get("allowWatchBookmarks", "").lower() in ("true", "1"),
             by_field=field_match(target.kind, query.get("fieldSelector", "")),
             by_label=label_match(query.get("labelSelector", "")),
@@ -207,11 +206,19 @@ def _page(chosen: list[Stored], query: Mapping[str, str]) -> tuple[list[Stored],
             start = int(base64.b64decode(token, validate=True))
         except ValueError as error:
             raise bad_request(f"continue key is not valid: {error}") from error
-    end = start + int(query.get("limit") or 0)
+    end = start + _number("limit", query.get("limit") or "0")
     if end == start or end >= len(chosen):
         return chosen[start:], {}
     token = base64.b64encode(str(end).encode()).decode()
     return chosen[start:end], {"continue": token, "remainingItemCount": len(chosen) - end}
+
+
+def _number(name: str, value: object) -> int:
+    """A whole number of a request. Raises StatusError 400."""
+    text = str(value)
+    if not text.isascii() or not text.isdigit():
+        raise bad_request(f"invalid {name}: {text!r} is not a whole number")
+    return int(text)
 
 
 async def _body(request: Request, *, optional: bool = False) -> Json:

@@ -30,6 +30,8 @@ def normal(kind: Kind, obj: Json, namespace: str) -> Json:
         if new.setdefault(key, wanted) != wanted:
             raise bad_request(f"{key} of the object is {new[key]!r}, but this is the path of {wanted!r}")
     metadata = new.setdefault("metadata", {})
+    if not isinstance(metadata, dict):
+        raise bad_request(f"metadata is {metadata!r}, not an object")
     if kind.namespaced:
         wanted = namespace or metadata.get("namespace") or "default"
         if metadata.setdefault("namespace", wanted) != wanted:

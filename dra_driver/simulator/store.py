@@ -146,7 +146,7 @@ class Store:
             new = objects.merge_patch(_copy(old), patch)
             if new["metadata"].get("name") != name:
                 raise bad_request("the name of the object does not match the name on the URL")
-            if (patch.get("metadata") or {}).get("resourceVersion", str(old.version)) != str(old.version):
+            if new["metadata"].get("resourceVersion") != str(old.version):
                 raise conflict(kind, name)
             return self._update(kind, new, old, status)
 

@@ -22,7 +22,7 @@ class Watch:
 
     target: Target
     since: int
-    seconds: float
+    seconds: int
     bookmarks: bool
     by_field: Callable[[Json], bool]
     by_label: Callable[[Json], bool]

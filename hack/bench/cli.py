@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     given.add_argument("--kubeconfig", type=Path, metavar="FILE", help="use this API server")
     given.add_argument("--socket", type=Path, metavar="PATH", help="measure the driver behind this DRA socket")
     given.add_argument("--node", default="", metavar="NAME", help="the node of that driver")
-    given.add_argument("--pid", type=_positive, metavar="PID", help="process of that driver, for memory and CPU time")
+    given.add_argument("--pid", type=_process, metavar="PID", help="process of that driver, for memory and CPU time")
     given.add_argument("--driver-command", metavar="WORDS", help="start this, and not the installed dra-driver")
     given.add_argument("--directory", type=Path, metavar="DIR", help="for temporary files, the driver's state too")
     return parser
@@ -97,10 +97,11 @@ def _plan(options: argparse.Namespace) -> Plan:
     return Plan(
         levels=options.levels or ((8,) if options.quick else suite.LEVELS),
         at_once=options.at_once,
-        starts=options.starts or (1 if options.quick else suite.STARTS),
+        starts=options.starts or (0 if options.quick else suite.STARTS),
         shares=16 if options.quick else suite.SHARES,
         tool_ms=options.tool_ms,
         slicing=slicing,
+        repetitions=3 if options.quick else suite.REPETITIONS,
     )
 
 
@@ -120,10 +121,14 @@ def _levels(text: str) -> tuple[int, ...]:
     return tuple(_positive(part) for part in text.split(","))
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= 10_000:
-        raise argparse.ArgumentTypeError(f"found {text!r}, must be a whole number from 1 to 10000")
+def _positive(text: str, most: int = 10_000) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= most:
+        raise argparse.ArgumentTypeError(f"found {text!r}, must be a whole number from 1 to {most}")
     return int(text)
+
+
+def _process(text: str) -> int:
+    return _positive(text, 2**22)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

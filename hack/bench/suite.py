@@ -22,16 +22,17 @@ STARTS: Final = 5
 SHARES: Final = 400
 IDLE_GPUS: Final = 8
 _API_S: Final = 30.0
-_GETS: Final = 200
+REPETITIONS: Final = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What to measure.
 
-    levels: claims prepared at the same time, one a GPU. at_once: calls in flight in the parallel rounds. starts: starts
-    of the driver with 8 GPUs. shares: claims on 8 GPUs with shares, 0 for none. tool_ms: what the stand-in nvidia-smi
-    takes. slicing: whether claims may ask for a time slice.
+    levels: claims prepared at the same time, one a GPU. at_once: calls in flight in the parallel rounds. starts: of the
+    driver with 8 GPUs, besides those that the rounds need. shares: claims on 8 GPUs with shares, 0 for none. tool_ms:
+    what the stand-in nvidia-smi takes. slicing: whether claims may ask for a time slice. repetitions: of small costs
+    that are measured by themselves.
     """
 
     levels: tuple[int, ...] = LEVELS
@@ -40,6 +41,7 @@ class Plan:
     shares: int = SHARES
     tool_ms: int = 20
     slicing: bool = True
+    repetitions: int = REPETITIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +114,7 @@ class Suite:
             return None, None
         place = directory / "tool"
         place.mkdir()
-        runs = surroundings.TOOL_RUNS if self._plan.starts > 1 else 3
-        return surroundings.tool(place, self._plan.tool_ms, self._plan.at_once, runs)
+        return surroundings.tool(place, self._plan.tool_ms, self._plan.at_once, self._plan.repetitions)
 
     @contextmanager
     def _api(self, directory: Path) -> Iterator[Path]:
@@ -132,22 +133,24 @@ class Suite:
         )
         for number in range(self._plan.starts):
             self._say(f"start {number + 1} of {self._plan.starts}")
-            with self._driver(setup, cluster, f"{self._run}-start-{number}", IDLE_GPUS) as (_, times):
-                self._found.starts.append(times)
+            with self._driver(setup, cluster, f"{self._run}-start-{number}", IDLE_GPUS):
+                pass
         for claims in self._plan.levels:
-            with self._driver(setup, cluster, f"{self._run}-{claims}", claims) as (subject, _):
+            with self._driver(setup, cluster, f"{self._run}-{claims}", claims) as subject:
                 self._level(subject, cluster, claims)
         if self._plan.shares:
-            with self._driver(setup, cluster, f"{self._run}-shares", IDLE_GPUS) as (subject, _):
+            with self._driver(setup, cluster, f"{self._run}-shares", IDLE_GPUS) as subject:
                 self._shares(subject, cluster)
 
     @contextmanager
-    def _driver(self, setup: driver.Setup, cluster: Cluster, node: str, gpus: int) -> Iterator[tuple[Subject, Start]]:
+    def _driver(self, setup: driver.Setup, cluster: Cluster, node: str, gpus: int) -> Iterator[Subject]:
+        """A driver on a node of its own for as long as the block; starts with 8 GPUs are counted."""
         try:
             child, up, times = driver.start(setup, cluster, node, gpus)
+            if gpus == IDLE_GPUS:
+                self._found.starts.append(times)
             with child:
-                subject = Subject(node=node, socket=up.socket, devices=up.devices, pid=up.pid, tool_runs=up.tool_runs)
-                yield subject, times
+                yield Subject(node=node, socket=up.socket, devices=up.devices, pid=up.pid, tool_runs=up.tool_runs)
         finally:
             cluster.remove_node(node)
 
@@ -200,8 +203,8 @@ class Suite:
     def _small_costs(self, level: Level, cluster: Cluster, claim: objects.Claim) -> None:
         """What one GET and one call without claims take; once is enough."""
         if self._found.empty_call is None:
-            self._found.get = surroundings.cost(lambda: cluster.get(claim), _GETS)
-            self._found.empty_call = surroundings.cost(level.plugin.empty_call, _GETS)
+            self._found.get = surroundings.cost(lambda: cluster.get(claim), 5 * self._plan.repetitions)
+            self._found.empty_call = surroundings.cost(level.plugin.empty_call, 5 * self._plan.repetitions)
 
     def _say(self, text: str) -> None:
         if not self._quiet:

@@ -16,7 +16,6 @@ from hack.bench.load import repeat
 
 _SYNCED: Final = b"x" * 4096
 _SYNCS: Final = 50
-TOOL_RUNS: Final = 30
 
 
 def machine(directory: Path) -> dict[str, str]:
@@ -45,7 +44,7 @@ def disk_sync(directory: Path) -> float:
     return median(seconds)
 
 
-def tool(directory: Path, delay_ms: int, at_once: int, runs: int = TOOL_RUNS) -> tuple[float, float]:
+def tool(directory: Path, delay_ms: int, at_once: int, runs: int) -> tuple[float, float]:
     """The stand-in nvidia-smi by itself: median seconds of a run, then seconds a run with ``at_once`` in flight."""
     path = directory / "scenario.yaml"
     path.write_text(scenario(1, delay_ms), encoding="utf-8")

@@ -71,10 +71,10 @@ def _process(measured: Measured) -> Iterator[Row]:
 
 def _time_slicing(measured: Measured) -> Iterator[Row]:
     tool = measured.surroundings.tool
-    with_run = (tool or 0.0) + OWN_S
-    for operation in ("prepare", "unprepare"):
-        timing = measured.timing(operation, SLICED, FEW) if tool is not None else None
-        yield _p50(f"{operation}, time slicing, p50 (one tool run + 5 ms)", timing, with_run)
+    if tool is not None:
+        for operation in ("prepare", "unprepare"):
+            what = f"{operation}, time slicing, p50 (one tool run + 5 ms)"
+            yield _p50(what, measured.timing(operation, SLICED, FEW), tool + OWN_S)
     unchanged = measured.timing("prepare", UNCHANGED, FEW)
     yield _p50("prepare, time slicing, the GPU has that slice, p50", unchanged, OWN_S)
     for operation, who in (("prepare", "second user of the slice"), ("unprepare", "not the last user")):
@@ -106,8 +106,9 @@ def _parallel(measured: Measured, at_once: int) -> Iterator[Row]:
     what = f"prepare, time slicing, 100 claims, {at_once} at a time"
     yield Row(f"{what}: failures", len(timing.failures) if timing else None, 0, "calls")
     tool = measured.surroundings.tool_at_once
-    found = timing.wall_s / timing.calls if timing and timing.calls and tool is not None else None
-    yield Row(f"{what}: a claim (tool {at_once} at a time + 5 ms)", _ms(found), ((tool or 0.0) + OWN_S) * 1000, "ms")
+    if tool is not None:
+        found = timing.wall_s / timing.calls if timing and timing.calls else None
+        yield Row(f"{what}: a claim (tool {at_once} at a time + 5 ms)", _ms(found), (tool + OWN_S) * 1000, "ms")
 
 
 def _p50(what: str, timing: Timing | None, target_s: float) -> Row:

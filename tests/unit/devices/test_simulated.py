@@ -133,7 +133,7 @@ def test_state_outlives_a_change_of_the_scenario(tmp_path: Path) -> None:
     uuid = node.source().scan().gpus[0].uuid
     smi(tmp_path, "compute-policy", "-i", uuid, "--set-timeslice", "2")
     node_with(tool={"delayMs": 1}).materialise(tmp_path)
-    assert smi(tmp_path, "compute-policy", "-i", uuid, "--list") .splitlines()[4:-1] == [
+    assert smi(tmp_path, "compute-policy", "-i", uuid, "--list").splitlines()[4:-1] == [
         "|   0   Timeslice        Medium       |"
     ]
 

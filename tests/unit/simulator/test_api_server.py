@@ -144,12 +144,28 @@ def test_delete_checks_the_preconditions_of_its_body(client: Client) -> None:
     assert statuses == [409, 200, 404]
 
 
-@pytest.mark.parametrize("body", ["[]", "{", "3"], ids=["list", "broken", "number"])
+@pytest.mark.parametrize(
+    "body", ["[]", "{", "3", '{"metadata": 3}', "\xff"], ids=["list", "broken", "number", "bad metadata", "bytes"]
+)
 def test_body_that_is_no_object_is_400(client: Client, body: str) -> None:
-    client.connection.request("POST", SLICES, body)
+    client.connection.request("POST", SLICES, body.encode("latin-1"))
     response = client.connection.getresponse()
     response.read()
     assert response.status == 400
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{SLICES}?limit=many",
+        f"{SLICES}?continue=%21",
+        f"{SLICES}?watch=1&resourceVersion=-3",
+        f"{SLICES}?watch=1&timeoutSeconds=x",
+        f"{SLICES}?fieldSelector=spec.pool.name%3Dx",
+    ],
+)
+def test_query_that_makes_no_sense_is_400(client: Client, path: str) -> None:
+    assert client.call("GET", path)[0] == 400
 
 
 def test_watch_from_a_version_shows_what_came_after(server: ApiServer, client: Client) -> None:

@@ -44,7 +44,7 @@ def test_selector(expression: str, matches: bool) -> None:
     ],
 )
 def test_selector_beyond_the_subset_is_named(expression: str) -> None:
-    with pytest.raises(SelectorError, match="is beyond this allocator: it knows device.driver"):
+    with pytest.raises(SelectorError, match=r"is beyond this allocator: it knows device\.driver"):
         compile_selector(expression)
 
 

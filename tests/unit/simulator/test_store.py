@@ -129,7 +129,7 @@ def test_patch_merges_and_null_removes(store: Store) -> None:
 
 
 @pytest.mark.parametrize("precondition", [{"uid": "another"}, {"resource_version": "1"}], ids=["uid", "version"])
-def test_delete_refuses_a_precondition_that_does_not_hold(store: Store, precondition: dict[str, str]) -> None:
+def test_delete_refuses_a_precondition_that_does_not_hold(store: Store, precondition: dict[str, Any]) -> None:
     store.create(RESOURCE_SLICES, gpu_slice())
     with pytest.raises(StatusError, match="Precondition failed") as caught:
         store.delete(RESOURCE_SLICES, "00000-node-a", **precondition)
