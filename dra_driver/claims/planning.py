@@ -58,8 +58,8 @@ def _find(allocated: AllocatedDevice, allocation: Allocation, devices: Mapping[s
         more = f" and {len(devices) - 16} more" if len(devices) > 16 else ""
         raise UnknownDevice(
             f"allocated device {allocated.device} is not on this node (it has {known}{more}); claim "
-            f"{allocation.claim}. The GPU may have dropped out or its MIG layout changed: delete the pod, so that it is "
-            "scheduled again"
+            f"{allocation.claim}. The GPU may have dropped out or its MIG layout changed: delete the pod, so that it "
+            "is scheduled again"
         )
     if allocated.admin_access and isinstance(device, MigDevice):
         raise BadConfig(

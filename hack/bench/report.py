@@ -37,7 +37,8 @@ def as_json(measured: Measured, rows: Sequence[Row]) -> str:
     document: dict[str, Any] = {
         "machine": measured.machine,
         "surroundings_ms": {
-            "disk_sync": _ms(around.disk_sync),
+            "disk_append": _ms(around.disk_append),
+            "disk_overwrite": _ms(around.disk_overwrite),
             "api_get": _ms(around.get),
             "empty_call": _ms(around.empty_call),
             "tool": _ms(around.tool),
@@ -89,7 +90,8 @@ def _tables(measured: Measured, rows: Sequence[Row]) -> Iterator[Table]:
 def _machine(measured: Measured) -> Table:
     around = measured.surroundings
     parts = (
-        ("4 KiB written and synced", around.disk_sync),
+        ("4 KiB appended and synced", around.disk_append),
+        ("4 KiB overwritten and synced", around.disk_overwrite),
         ("one GET of a claim", around.get),
         ("one call without claims", around.empty_call),
         ("one run of the stand-in nvidia-smi", around.tool),

@@ -107,11 +107,12 @@ class Memory:
 class Surroundings:
     """What the same machine takes for the parts that the driver is made of; medians in seconds, None: not measured.
 
-    disk_sync: 4 KiB written and synced. get: one GET of a claim. empty_call: the kubelet's call without a claim.
+    disk_append, disk_overwrite: 4 KiB written and synced. get: one GET of a claim. empty_call: the kubelet's call without a claim.
     tool: one run of the stand-in nvidia-smi. tool_at_once: seconds a run, with as many at a time as the load has.
     """
 
-    disk_sync: float
+    disk_append: float
+    disk_overwrite: float
     get: float
     empty_call: float | None = None
     tool: float | None = None

@@ -82,7 +82,7 @@ class Suite:
             directory = Path(name)
             facts = surroundings.machine(directory)
             self._say("the disk and the tool by themselves")
-            sync = surroundings.disk_sync(directory)
+            append, overwrite = surroundings.disk_sync(directory)
             alone, parallel = self._tool(directory)
             with self._api(directory) as kubeconfig:
                 cluster = Cluster(kubeconfig)
@@ -96,7 +96,8 @@ class Suite:
         return Measured(
             machine=facts,
             surroundings=Surroundings(
-                disk_sync=sync,
+                disk_append=append,
+                disk_overwrite=overwrite,
                 get=self._found.get,
                 empty_call=self._found.empty_call,
                 tool=alone,

@@ -30,8 +30,11 @@ def machine(directory: Path) -> dict[str, str]:
     }
 
 
-def disk_sync(directory: Path) -> float:
-    """Median seconds to append 4 KiB to a file and sync it."""
+def disk_sync(directory: Path) -> tuple[float, float]:
+    """Median seconds to append 4 KiB to a file and sync it, then to overwrite 4 KiB of it and sync it.
+
+    Appending also changes the file's size, which costs some file systems a journal commit.
+    """
     path = directory / "sync"
     with path.open("wb", buffering=0) as file:
 
@@ -39,9 +42,11 @@ def disk_sync(directory: Path) -> float:
             file.write(_SYNCED)
             os.fdatasync(file.fileno())
 
-        seconds = repeat(once, _SYNCS)
+        appended = median(repeat(once, _SYNCS))
+        file.seek(0)
+        overwritten = median(repeat(once, _SYNCS))
     path.unlink()
-    return median(seconds)
+    return appended, overwritten
 
 
 def tool(directory: Path, delay_ms: int, at_once: int, runs: int) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """The driver on real cards in observe mode, with the demo's API server and kubelet: prepare, unprepare, refuse.
 
-``pytest -m hardware tests/hardware``. ``DRIVER_ROOT`` names the driver's root where it is not ``/``. The cards' settings
-are read before and after, and must be the same.
+``pytest -m hardware tests/hardware``. ``DRIVER_ROOT`` names the driver's root where it is not ``/``. The cards'
+settings are read before and after, and must be the same.
 """
 
 import os
@@ -62,14 +62,14 @@ def settings_of_cards() -> str:
 @pytest.fixture
 def cluster() -> Iterator[SimulatedCluster]:
     before = settings_of_cards()
-    with tempfile.TemporaryDirectory(prefix="dra-") as directory:
-        with SimulatedCluster(Path(directory), simulated_node="") as cluster:
-            root = os.environ.get("DRIVER_ROOT", "/")
-            cluster.start_driver(
-                "--gpu-control=observe", f"--nvidia-driver-root={root}", gates="TimeSlicingSettings=true"
-            )
-            cluster.wait_ready(60)
-            yield cluster
+    with (
+        tempfile.TemporaryDirectory(prefix="dra-") as directory,
+        SimulatedCluster(Path(directory), simulated_node="") as cluster,
+    ):
+        root = os.environ.get("DRIVER_ROOT", "/")
+        cluster.start_driver("--gpu-control=observe", f"--nvidia-driver-root={root}", gates="TimeSlicingSettings=true")
+        cluster.wait_ready(60)
+        yield cluster
     assert settings_of_cards() == before
 
 

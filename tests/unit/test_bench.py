@@ -27,7 +27,7 @@ def timing(seconds: list[float], *, operation: str = "prepare", sharing: str = P
 
 
 def measured(**more: object) -> Measured:
-    around = Surroundings(disk_sync=0.0004, get=0.001, tool=0.024, tool_at_once=0.003)
+    around = Surroundings(disk_append=0.004, disk_overwrite=0.0004, get=0.001, tool=0.024, tool_at_once=0.003)
     return Measured(**{"machine": {"cores": "2"}, "surroundings": around} | more)  # type: ignore[arg-type]
 
 
