@@ -10,6 +10,7 @@ import logging
 import signal
 import threading
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import dra_driver
 from dra_driver import hostfs
@@ -31,7 +32,6 @@ from dra_driver.cluster.slices import ApiSlices
 from dra_driver.devices.discovery import Discovery
 from dra_driver.devices.gpu_control import ComputeModes, GpuTool, ObservingControl, ToolControl
 from dra_driver.features import TIME_SLICING_SETTINGS, Gates
-from dra_driver.kubelet.healthcheck import HealthServer
 from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.model.devices import Inventory
 from dra_driver.model.errors import DriverNotReady, StateError
@@ -45,6 +45,9 @@ from dra_driver.sharing.strategy import Strategies, Strategy
 from dra_driver.sharing.time_slicing import TimeSlicingStrategy
 from dra_driver.slices.build import build_slices
 from dra_driver.slices.publisher import SlicePublisher
+
+if TYPE_CHECKING:
+    from dra_driver.kubelet.healthcheck import HealthServer
 
 log = logging.getLogger(__name__)
 
@@ -87,12 +90,11 @@ class Hardware:
 
     def __init__(self, settings: Settings) -> None:
         """Raises SettingError for a scenario that cannot be read, DriverError when its tree cannot be written."""
+        self.boot_id = BOOT_ID
         if settings.simulated_node:
             modes = self._simulate(settings.simulated_node, settings)
         else:
             modes = self._use_nvml(settings)
-        if not self.boot_id.exists():
-            self.boot_id = BOOT_ID
         tool = GpuTool.under(self.roots.container_driver_root, settings.gpu_tool_timeout)
         self.control: GpuControl = ToolControl(modes, tool)
         if settings.gpu_control is GpuControlMode.OBSERVE:
@@ -112,7 +114,9 @@ class Hardware:
             raise StateError(f"simulated node: {tree} cannot be written: {error}") from error
         self.source: DeviceSource = node.source()
         self.files = DriverFiles(self.roots, placeholders=True, proc=tree / "proc")
-        self.boot_id = tree / "var" / "state" / "boot_id"
+        own_boot_id = tree / "var" / "state" / "boot_id"
+        if own_boot_id.exists():
+            self.boot_id = own_boot_id
         return node.control()
 
     def _use_nvml(self, settings: Settings) -> ComputeModes:
@@ -123,7 +127,6 @@ class Hardware:
         nvml = NvmlSource(lambda: hostfs.find_library(root, "libnvidia-ml.so.1"))
         self.source = nvml
         self.files = DriverFiles(self.roots)
-        self.boot_id = BOOT_ID
         return nvml
 
 
@@ -180,11 +183,7 @@ class App:
             pod_uid=settings.pod_uid or None,
         )
         self._status = self._status_server()
-        self._health = (
-            HealthServer(settings.healthcheck_port, self._plugin.registration_socket, self._plugin.dra_socket)
-            if settings.healthcheck_port >= 0
-            else None
-        )
+        self._health = self._health_server()
 
     def _edges(self) -> Edges:
         observing = self._settings.gpu_control is GpuControlMode.OBSERVE
@@ -195,6 +194,13 @@ class App:
             steps=GpuSteps(self._hardware.control, self._store, observing),
             inventory=self._current,
         )
+
+    def _health_server(self) -> "HealthServer | None":
+        if self._settings.healthcheck_port < 0:
+            return None
+        from dra_driver.kubelet.healthcheck import HealthServer  # two megabytes that are wanted only when it is on
+
+        return HealthServer(self._settings.healthcheck_port, self._plugin.registration_socket, self._plugin.dra_socket)
 
     def _status_server(self) -> StatusServer | None:
         endpoint = self._settings.http_endpoint

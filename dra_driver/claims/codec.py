@@ -5,19 +5,19 @@ database can be read by the version before and after.
 """
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 from dra_driver.model.devices import ComputeMode
 from dra_driver.model.plan import Plan, PreparedDevice, SetComputeMode, SetTimeSlice, Step
 
-_DEVICE_FIELDS = {field.name for field in fields(PreparedDevice)}
+_DEVICE_FIELDS = tuple(sorted(field.name for field in fields(PreparedDevice)))
 _TUPLES = ("requests", "cdi_ids")
 
 
 def dump_device(device: PreparedDevice) -> str:
     """One prepared device as compact JSON."""
-    return json.dumps(asdict(device), separators=(",", ":"), sort_keys=True)
+    return json.dumps({name: getattr(device, name) for name in _DEVICE_FIELDS}, separators=(",", ":"))
 
 
 def load_device(text: str) -> PreparedDevice:

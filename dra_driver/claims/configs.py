@@ -3,6 +3,8 @@
 From lowest to highest: nothing asked for, class configs, claim configs; within one source the later entry wins.
 No fields are merged: one entry decides. Rules of NVIDIA's driver (its getConfigResultsMap), except that a config
 naming a request also covers the request's sub-requests, as Kubernetes' own helper has it.
+
+``planning`` loads this module with the first claim that carries a config: see ``sharing.strategy``.
 """
 
 from collections.abc import Iterable
@@ -10,8 +12,8 @@ from collections.abc import Iterable
 from dra_driver.model.claims import AllocatedDevice, Allocation, ConfigSource, OpaqueConfig
 from dra_driver.model.devices import Device, MigDevice
 from dra_driver.model.errors import BadConfig
-from dra_driver.sharing.strategy import Strategies
-from dra_driver_api.config import ConfigError, GpuConfig, MigDeviceConfig, Mode, decode
+from dra_driver.sharing.strategy import SharingConfig, Strategies
+from dra_driver_api.config import ConfigError, GpuConfig, MigDeviceConfig, Mode, canonical, decode
 from dra_driver_api.names import TYPE_GPU, TYPE_MIG
 
 Config = GpuConfig | MigDeviceConfig
@@ -36,10 +38,10 @@ def _decode(entry: OpaqueConfig, allocation: Allocation) -> Config:
         raise BadConfig(f"{error}; in config[{entry.index}], from the {origin}; claim {allocation.claim}") from error
 
 
-def effective_config(
+def effective_sharing(
     allocated: AllocatedDevice, device: Device, entries: Iterable[_Entry], strategies: Strategies
-) -> Config | None:
-    """The config with the sharing that applies to one allocated device, None when nothing asks for any.
+) -> SharingConfig | None:
+    """The sharing that applies to one allocated device, None when nothing asks for any.
 
     entries: highest precedence first. Raises BadConfig when an entry that names the device's request is of
     another type, when the strategy is not switched on, or when admin access and sharing meet.
@@ -60,7 +62,7 @@ def effective_config(
             f"device {allocated.device} is asked for with adminAccess and with a sharing config (strategy {strategy}): "
             f"admin access must not change the GPU of others; take one of the two out (request {allocated.request!r})"
         )
-    return config
+    return SharingConfig(config.sharing, canonical(config))
 
 
 def _first_match(allocated: AllocatedDevice, device: Device, entries: Iterable[_Entry]) -> Config | None:

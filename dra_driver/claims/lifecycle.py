@@ -2,7 +2,7 @@
 
 prepare    claim from the API -> allocation -> choices -> (locks) already prepared? the stored answer -> conflicts
            -> steps -> CDI spec, all of which may refuse and has changed nothing
-           -> record "started" -> steps -> CDI file -> record "completed" -> answer
+           -> record "started" (if there are steps) -> steps -> CDI file -> record "completed" -> answer
 unprepare  (locks) the record alone -> CDI file away -> steps undone -> record away
 """
 
@@ -128,11 +128,17 @@ class ClaimLifecycle:
             record, epoch = self._plan(allocation, choices)
             spec = self._edges.cdi.plan(allocation.claim.uid, [choice.device for choice in choices])
             sliced = {s.gpu_uuid: s.interval for s in record.plan.steps if isinstance(s, SetTimeSlice)}
-            self._edges.store.put(record, forget_time_slices=sliced)
+            done = replace(record, state=ClaimState.COMPLETED)
+            if record.plan.steps:
+                self._edges.store.put(record, forget_time_slices=sliced)
             with self._undone_on_failure(record, epoch):
                 self._edges.steps.take(record.plan.steps)
                 self._edges.cdi.write(spec)
-                self._edges.store.complete(replace(record, state=ClaimState.COMPLETED), sliced, epoch)
+                # Without steps the file is the only effect, and recovery finds a file that has no record.
+                if record.plan.steps:
+                    self._edges.store.complete(done, sliced, epoch)
+                else:
+                    self._edges.store.put(done)
         log.info("claim %s is prepared: %s", allocation.claim, ", ".join(d.device for d in record.devices))
         return record.devices
 

@@ -1,16 +1,14 @@
 """Decides for a whole claim, before anything is touched: which devices, which sharing, which steps. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dra_driver.claims.configs import decode_configs, effective_config
 from dra_driver.claims.conflicts import check_within_claim
 from dra_driver.model.claims import AllocatedDevice, Allocation
 from dra_driver.model.devices import Device, Gpu, MigDevice
 from dra_driver.model.errors import BadConfig, UnknownDevice
 from dra_driver.model.plan import PreparedDevice, Step
-from dra_driver.sharing.strategy import GpuState, Sharing, Strategies
-from dra_driver_api.config import canonical
+from dra_driver.sharing.strategy import GpuState, SharingConfig, Strategies
 from dra_driver_api.names import cdi_device_id
 
 
@@ -19,7 +17,7 @@ class Choice:
     """One allocated device with what it will be: the node's device, and how it is shared."""
 
     device: Device
-    sharing: Sharing | None
+    sharing: SharingConfig | None
     prepared: PreparedDevice
 
 
@@ -28,12 +26,11 @@ def choose(allocation: Allocation, devices: Mapping[str, Device], strategies: St
 
     devices: this node's devices by name. Raises UnknownDevice, BadConfig or DeviceBusy.
     """
-    entries = decode_configs(allocation)
+    sharing_of = _sharing(allocation, strategies)
     choices = []
     for allocated in allocation.devices:
         device = _find(allocated, allocation, devices)
-        config = effective_config(allocated, device, entries, strategies)
-        sharing = config.sharing if config else None
+        sharing = sharing_of(allocated, device)
         prepared = PreparedDevice(
             requests=(allocated.request.partition("/")[0],),
             pool=allocated.pool,
@@ -43,12 +40,23 @@ def choose(allocation: Allocation, devices: Mapping[str, Device], strategies: St
             cdi_ids=(cdi_device_id(allocation.claim.uid, allocated.device),),
             admin_access=allocated.admin_access,
             share_id=allocated.share_id,
-            sharing=canonical(config) if config else "",
-            time_slice=strategies[sharing.strategy].time_slice(sharing) if sharing else None,
+            sharing=sharing.canonical if sharing else "",
+            time_slice=strategies[sharing.strategy].time_slice(sharing.sharing) if sharing else None,
         )
         choices.append(Choice(device=device, sharing=sharing, prepared=prepared))
     check_within_claim(allocation.claim, [choice.prepared for choice in choices])
     return tuple(choices)
+
+
+def _sharing(
+    allocation: Allocation, strategies: Strategies
+) -> Callable[[AllocatedDevice, Device], SharingConfig | None]:
+    if not allocation.configs:
+        return lambda allocated, device: None
+    from dra_driver.claims import configs  # see there
+
+    entries = configs.decode_configs(allocation)
+    return lambda allocated, device: configs.effective_sharing(allocated, device, entries, strategies)
 
 
 def _find(allocated: AllocatedDevice, allocation: Allocation, devices: Mapping[str, Device]) -> Device:
@@ -81,7 +89,8 @@ def plan_steps(choices: Sequence[Choice], states: Mapping[str, GpuState], strate
         if choice.sharing is None or not isinstance(gpu, Gpu) or gpu.uuid in done:
             continue
         done.add(gpu.uuid)
-        steps.extend(strategies[choice.sharing.strategy].steps(gpu, choice.sharing, states[gpu.uuid]))
+        sharing = choice.sharing
+        steps.extend(strategies[sharing.strategy].steps(gpu, sharing.sharing, states[gpu.uuid]))
     return tuple(steps)
 
 

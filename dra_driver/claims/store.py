@@ -59,7 +59,9 @@ class Store:
             connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = FULL")
+                # Commits survive the process, which is all that is asked: a record does not outlive the boot.
+                # NORMAL keeps the database whole over a power cut and saves a disk flush at each commit.
+                connection.execute("PRAGMA synchronous = NORMAL")
                 _migrate(connection, path)
             except BaseException:
                 connection.close()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from types import MappingProxyType
 
 
@@ -105,7 +106,7 @@ class MigDevice:
 Device = Gpu | MigDevice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Inventory:
     """All that one look at the node found.
 
@@ -116,7 +117,7 @@ class Inventory:
     gpus: tuple[Gpu, ...] = ()
     mig_devices: tuple[MigDevice, ...] = ()
 
-    @property
+    @cached_property
     def devices(self) -> Mapping[str, Device]:
         """The devices on offer by name: full GPUs that are not in MIG mode, then MIG devices."""
         offered: list[Device] = [gpu for gpu in self.gpus if not gpu.mig_enabled]

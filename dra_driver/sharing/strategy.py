@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dra_driver.model.devices import ComputeMode, Gpu
 from dra_driver.model.plan import Step
-from dra_driver_api.config import MigTimeSlicing, Mps, TimeSlicing
 
-Sharing = TimeSlicing | MigTimeSlicing | Mps
-"""The ``sharing`` of a decoded config."""
+if TYPE_CHECKING:
+    # The config types bring pydantic along, a fifth of the daemon's memory: a node pays for it with the first claim
+    # that carries a config, so nothing imports them before ``claims.configs`` does.
+    from dra_driver_api.config import MigTimeSlicing, Mps, TimeSlicing
+
+    Sharing = TimeSlicing | MigTimeSlicing | Mps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +23,26 @@ class GpuState:
     time_slice: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class SharingConfig:
+    """The ``sharing`` of the config that applies to a device, and its canonical text to compare and store."""
+
+    sharing: "Sharing"
+    canonical: str
+
+    @property
+    def strategy(self) -> str:
+        """The strategy's name."""
+        return self.sharing.strategy
+
+
 class Strategy(Protocol):
     """One way of sharing."""
 
-    def time_slice(self, sharing: Sharing) -> int | None:
+    def time_slice(self, sharing: "Sharing") -> int | None:
         """The interval 0..3 that a config asks for on a full GPU, None when the strategy sets none."""
 
-    def steps(self, gpu: Gpu, sharing: Sharing, state: GpuState) -> tuple[Step, ...]:
+    def steps(self, gpu: Gpu, sharing: "Sharing", state: GpuState) -> tuple[Step, ...]:
         """The steps that bring a card from ``state`` to what ``sharing`` asks for; empty when it is there."""
 
 

@@ -3,10 +3,14 @@
 The card must be in compute mode DEFAULT, or a second client is turned away whatever the time slice is.
 """
 
+from typing import TYPE_CHECKING
+
 from dra_driver.model.devices import ComputeMode, Gpu
 from dra_driver.model.plan import SetComputeMode, SetTimeSlice, Step
-from dra_driver.sharing.strategy import GpuState, Sharing
-from dra_driver_api.config import TimeSlicing
+from dra_driver.sharing.strategy import GpuState
+
+if TYPE_CHECKING:
+    from dra_driver.sharing.strategy import Sharing
 
 DEFAULT_INTERVAL = 0
 
@@ -14,11 +18,13 @@ DEFAULT_INTERVAL = 0
 class TimeSlicingStrategy:
     """Strategy ``TimeSlicing``."""
 
-    def time_slice(self, sharing: Sharing) -> int | None:
+    def time_slice(self, sharing: "Sharing") -> int | None:
         """The interval's number; MIG's TimeSlicing has no interval and sets nothing."""
+        from dra_driver_api.config import TimeSlicing  # loaded already: see ``strategy``
+
         return sharing.time_slicing_config.interval.level if isinstance(sharing, TimeSlicing) else None
 
-    def steps(self, gpu: Gpu, sharing: Sharing, state: GpuState) -> tuple[Step, ...]:
+    def steps(self, gpu: Gpu, sharing: "Sharing", state: GpuState) -> tuple[Step, ...]:
         """Compute mode first, then the slice; each only where the card differs."""
         interval = self.time_slice(sharing)
         if interval is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from dra_driver.ports import Json
 from dra_driver.slices.build import PoolSlice, slice_objects
-from dra_driver_api.config.quantity import Quantity
+from dra_driver_api.quantity import Quantity
 
 _INDEX = re.compile(r"([0-9a-f]{5,})-")
 

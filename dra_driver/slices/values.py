@@ -6,7 +6,7 @@ cost the whole slice. Limits: Kubernetes pkg/apis/resource/validation.
 
 import re
 
-from dra_driver_api.config.quantity import format_bytes
+from dra_driver_api.quantity import format_bytes
 
 STRING_LIMIT = 64
 """Most bytes of a string or version attribute."""

@@ -107,8 +107,9 @@ class Memory:
 class Surroundings:
     """What the same machine takes for the parts that the driver is made of; medians in seconds, None: not measured.
 
-    disk_append, disk_overwrite: 4 KiB written and synced. get: one GET of a claim. empty_call: the kubelet's call without a claim.
-    tool: one run of the stand-in nvidia-smi. tool_at_once: seconds a run, with as many at a time as the load has.
+    disk_append, disk_overwrite: 4 KiB written and synced. get: one GET of a claim. empty_call: a call of the kubelet
+    without claims. tool: one run of the stand-in nvidia-smi. tool_at_once: seconds a run, with as many at a time as
+    the load has.
     """
 
     disk_append: float

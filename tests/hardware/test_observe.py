@@ -55,7 +55,7 @@ def config(interval: str) -> str:
 def settings_of_cards() -> str:
     query = "--query-gpu=uuid,compute_mode,persistence_mode,mig.mode.current"
     return subprocess.run(
-        ["nvidia-smi", query, "--format=csv,noheader"], capture_output=True, text=True, timeout=120
+        ["nvidia-smi", query, "--format=csv,noheader"], check=True, capture_output=True, text=True, timeout=120
     ).stdout
 
 

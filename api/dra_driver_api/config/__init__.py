@@ -16,7 +16,7 @@ from dra_driver_api.config.models import (
     TimeSlicing,
     TimeSlicingConfig,
 )
-from dra_driver_api.config.quantity import Notation, Quantity, format_bytes
+from dra_driver_api.quantity import Notation, Quantity, format_bytes
 
 __all__ = [
     "ConfigError",

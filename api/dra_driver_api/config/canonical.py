@@ -14,7 +14,7 @@ from dra_driver_api.config.models import (
     MpsConfig,
     TimeSlicing,
 )
-from dra_driver_api.config.quantity import Notation, Quantity
+from dra_driver_api.quantity import Notation, Quantity
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _LARGEST_INDEX = 2**63 - 1

@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from dra_driver_api.config.errors import shorten, shown
-from dra_driver_api.config.quantity import Quantity
+from dra_driver_api.quantity import Quantity
 
 STRATEGIES: Final = ("TimeSlicing", "MPS")
 
