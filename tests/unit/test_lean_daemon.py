@@ -28,7 +28,7 @@ def loaded() -> set[str]:
         "starlette",
         "uvicorn",
         "shtab",
-        "grpc_health",
+        "grpc_health.v1",
     ],
 )
 def test_the_daemon_starts_without(loaded: set[str], module: str) -> None:
