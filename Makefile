@@ -3,12 +3,16 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The local cluster: version of Kubernetes, nodes, simulated GPUs of each.
+K8S_VERSION ?= 1.36.3
+NODES ?= 1
+GPUS ?= h200x2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix stubs bench clean
+.PHONY: help demo test check fix stubs bench cluster cluster-down cluster-build clean
 
 help: ## Show the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-13s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 15) else "Python 3.11 to 3.14 is needed, $(PYTHON) is %d.%d: set PYTHON=python3.12, say" % v)'
@@ -37,6 +41,15 @@ stubs: $(STAMP) ## Generate the gRPC stubs from the .proto files
 
 bench: $(STAMP) ## Measure prepare, unprepare, start-up and memory
 	$(BIN)/python -m hack.bench
+
+cluster: $(STAMP) ## Start a real Kubernetes with the driver on simulated GPUs (K8S_VERSION, NODES, GPUS); as root
+	$(BIN)/python -m hack.cluster up --k8s $(K8S_VERSION) --nodes $(NODES) --driver $(GPUS) --gates TimeSlicingSettings=true
+
+cluster-down: $(STAMP) ## End that cluster
+	$(BIN)/python -m hack.cluster down
+
+cluster-build: $(STAMP) ## Build the cluster's programs, once for each version
+	$(BIN)/python -m hack.cluster build --k8s $(K8S_VERSION)
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

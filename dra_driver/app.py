@@ -70,7 +70,8 @@ def run(settings: Settings) -> int:
     app = App(settings)
     try:
         app.start()
-        stop.wait()
+        while not stop.wait(1.0):  # the kernel may hand the signal to another thread, which ends no wait of this one
+            pass
     finally:
         app.stop()
     return 0

@@ -56,6 +56,11 @@ def notes(values: Mapping[str, Any] | None = None) -> str:
     )[2]
 
 
+def lint() -> None:
+    """Raises Refused when Helm's own checks find an error or a warning."""
+    _run(json.dumps(CONFIRMED), "lint", str(CHART), "--strict", "--namespace", NAMESPACE)
+
+
 def one(objects: list[Json], kind: str, name_part: str = "") -> Json:
     """The only object of a kind, or the only one with this in its name."""
     found = [item for item in objects if item["kind"] == kind and name_part in item["metadata"]["name"]]

@@ -20,7 +20,16 @@ Config = GpuConfig | MigDeviceConfig
 _Entry = tuple[OpaqueConfig, Config]
 
 GATES = {"TimeSlicing": "TimeSlicingSettings", "MPS": "MPSSupport"}
-"""Feature gate that switches a strategy on."""
+"""Feature gate of each strategy."""
+_GATE = GATES["TimeSlicing"]
+_REMEDIES = {
+    "TimeSlicing": (
+        f"set the feature gate {_GATE}=true on the driver (--feature-gates, FEATURE_GATES, or featureGates.{_GATE} in "
+        "the chart) and restart it"
+    ),
+    "MPS": f"its feature gate {GATES['MPS']} has no effect in this version of the driver: ask for TimeSlicing",
+}
+"""What to do about a strategy that is not switched on."""
 
 
 def decode_configs(allocation: Allocation) -> tuple[_Entry, ...]:
@@ -51,11 +60,9 @@ def effective_sharing(
         return None
     strategy = config.sharing.strategy
     if strategy not in strategies:
-        gate = GATES[strategy]
         raise BadConfig(
-            f"error validating GPU config: unknown GPU sharing strategy: {strategy}; set the feature gate {gate}=true "
-            f"on the driver (--feature-gates, FEATURE_GATES, or featureGates.{gate} in the chart) and restart it, "
-            f"or take `sharing` out of the config (device {allocated.device}, request {allocated.request!r})"
+            f"error validating GPU config: unknown GPU sharing strategy: {strategy}; {_REMEDIES[strategy]}, or take "
+            f"`sharing` out of the config (device {allocated.device}, request {allocated.request!r})"
         )
     if allocated.admin_access:
         raise BadConfig(

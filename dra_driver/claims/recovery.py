@@ -57,6 +57,8 @@ def open_store(path: Path, events: EventSink) -> Store:
 
 
 def _open_verified(path: Path) -> Store:
+    if path.exists() and path.stat().st_size == 0:
+        raise StateError(f"state database {path} is damaged: it is empty")
     store = Store.open(path)
     try:
         store.verify()
@@ -67,8 +69,7 @@ def _open_verified(path: Path) -> Store:
 
 
 def _is_damage(error: StateError) -> bool:
-    text = str(error)
-    return not any(word in text for word in ("unable to open", "readonly", "read-only", "is locked", "disk is full"))
+    return not any(word in str(error) for word in ("unable to open", "is locked", "disk is full"))
 
 
 def _set_aside(path: Path) -> Path:

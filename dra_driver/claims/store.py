@@ -11,34 +11,17 @@ driver epoch it was made in, and is dropped in the same transaction that records
 import json
 import sqlite3
 import threading
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from dra_driver.claims import codec
+from dra_driver.claims import codec, schema
 from dra_driver.model.claims import ClaimRef
 from dra_driver.model.errors import StateError
 from dra_driver.model.records import ClaimRecord, ClaimState, Holder
 
 STATE_FILE = "state.db"
-SCHEMA_VERSION = 1
-_APPLICATION_ID = 0x44524147  # "DRAG"
 _BUSY_SECONDS = 10.0
-
-_SCHEMA = f"""
-PRAGMA application_id = {_APPLICATION_ID};
-CREATE TABLE claims (
-    uid TEXT PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL,
-    prepared_at REAL NOT NULL, steps TEXT NOT NULL, devices TEXT NOT NULL, checksum INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE holds (gpu_uuid TEXT, claim_uid TEXT, PRIMARY KEY (gpu_uuid, claim_uid)) WITHOUT ROWID;
-CREATE INDEX holds_by_claim ON holds (claim_uid);
-CREATE TABLE time_slices (gpu_uuid TEXT PRIMARY KEY, interval INTEGER NOT NULL, epoch TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE names (device TEXT PRIMARY KEY, uuid TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-PRAGMA user_version = {SCHEMA_VERSION};
-"""
 
 _COLUMNS = "uid, namespace, name, state, prepared_at, steps, devices, checksum"
 _Row = tuple[str, str, str, str, float, str, str, int]
@@ -58,11 +41,13 @@ class Store:
         with _translated(path):
             connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             try:
+                if not schema.is_new(connection):  # before anything is set, so that another's stays as it is
+                    schema.check_version(connection, path)
                 connection.execute("PRAGMA journal_mode = WAL")
                 # Commits survive the process, which is all that is asked: a record does not outlive the boot.
                 # NORMAL keeps the database whole over a power cut and saves a disk flush at each commit.
                 connection.execute("PRAGMA synchronous = NORMAL")
-                _migrate(connection, path)
+                schema.migrate(connection, path)
             except BaseException:
                 connection.close()
                 raise
@@ -77,7 +62,7 @@ class Store:
         with _translated(path):
             connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
             try:
-                _check_version(connection, path)
+                schema.check_version(connection, path)
             except BaseException:
                 connection.close()
                 raise
@@ -91,9 +76,9 @@ class Store:
     def verify(self) -> None:
         """Read everything once. Raises StateError naming what is damaged."""
         with self._reading() as connection:
-            (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if result != "ok":
-            raise StateError(f"state database {self._path} is damaged: {result}")
+            damage = schema.find_damage(connection)
+        if damage:
+            raise StateError(f"state database {self._path} is damaged: {damage}")
         for _ in self.records():
             pass
 
@@ -179,9 +164,10 @@ class Store:
         """The slice a card is believed to have, None when nothing is known under this epoch."""
         with self._reading() as connection:
             row = connection.execute(
-                "SELECT interval FROM time_slices WHERE gpu_uuid = ? AND epoch = ?", (gpu_uuid, epoch)
+                "SELECT interval, checksum FROM time_slices WHERE gpu_uuid = ? AND epoch = ?", (gpu_uuid, epoch)
             ).fetchone()
-        return int(row[0]) if row else None
+        # An altered belief is none.
+        return int(row[0]) if row and row[1] == schema.checksum(gpu_uuid, row[0], epoch) else None
 
     def forget_time_slices(self, gpu_uuids: Iterable[str]) -> None:
         """Drop what is believed of these cards."""
@@ -197,7 +183,9 @@ class Store:
     def set_fact(self, key: str, value: str) -> None:
         """Remember a fact."""
         with self._writing() as connection:
-            connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (key, value))
+            connection.execute(
+                "INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", (key, value, schema.checksum(key, value))
+            )
 
     def swap_names(self, names: Mapping[str, str]) -> dict[str, str]:
         """Remember device name -> UUID; returns the names that had another UUID before, with that UUID."""
@@ -225,7 +213,7 @@ class Store:
 
     def _record(self, row: _Row) -> ClaimRecord:
         uid, namespace, name, state, prepared_at, steps, devices, checksum = row
-        if checksum != _checksum(row[:-1]):
+        if checksum != schema.checksum(*row[:-1]):
             raise StateError(f"state database {self._path} is damaged: the record of claim {uid} was altered")
         try:
             return ClaimRecord(
@@ -251,11 +239,7 @@ def _row(record: ClaimRecord) -> _Row:
         codec.dump_steps(record.plan.steps),
         devices,
     )
-    return (*content, _checksum(content))
-
-
-def _checksum(content: tuple[object, ...]) -> int:
-    return zlib.crc32("\0".join(map(str, content)).encode("utf-8", "surrogatepass"))
+    return (*content, schema.checksum(*content))
 
 
 def _forget(connection: sqlite3.Connection, gpu_uuids: Iterable[str]) -> None:
@@ -264,35 +248,9 @@ def _forget(connection: sqlite3.Connection, gpu_uuids: Iterable[str]) -> None:
 
 def _remember(connection: sqlite3.Connection, time_slices: Mapping[str, int], epoch: str) -> None:
     connection.executemany(
-        "INSERT OR REPLACE INTO time_slices VALUES (?, ?, ?)",
-        [(uuid, interval, epoch) for uuid, interval in time_slices.items()],
+        "INSERT OR REPLACE INTO time_slices VALUES (?, ?, ?, ?)",
+        [(uuid, level, epoch, schema.checksum(uuid, level, epoch)) for uuid, level in time_slices.items()],
     )
-
-
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if version == 0 and tables == 0:
-            for statement in _SCHEMA.split(";"):
-                connection.execute(statement)
-        else:
-            _check_version(connection, path)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def _check_version(connection: sqlite3.Connection, path: Path) -> None:
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    if version != SCHEMA_VERSION or application != _APPLICATION_ID:
-        raise StateError(
-            f"state database {path} has schema version {version}, this driver reads version {SCHEMA_VERSION}"
-        )
 
 
 @contextmanager

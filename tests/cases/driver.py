@@ -5,6 +5,7 @@ The test is scheduler (it allocates), kubelet (it calls the DRA socket) and admi
 
 import argparse
 import contextlib
+import copy
 import json
 import urllib.error
 import urllib.request
@@ -65,6 +66,8 @@ class Driver:
         self.tree = self.plugin / "simulated-node"
         self.scenario = node()
         self.gates = GATES_ON
+        self.pod_uid = ""
+        self.environ: dict[str, str] = {}
         self.api = ApiServer().start()
         self.api.store.create(NODES, {"metadata": {"name": NODE}})
         self.app: App | None = None
@@ -85,9 +88,10 @@ class Driver:
             f"--kubelet-plugins-directory-path={self.plugin.parent}",
             f"--simulated-node={scenario}",
             f"--feature-gates={self.gates}",
+            f"--pod-uid={self.pod_uid}",
             "--http-endpoint=127.0.0.1:0",
         )
-        self.app = App(settings.load(parser.parse_args([*common, *flags]), {}))
+        self.app = App(settings.load(parser.parse_args([*common, *flags]), self.environ))
         self.app.start()
         if wait:
             self.wait_for(lambda: self.condition("slices")["ok"])
@@ -103,6 +107,12 @@ class Driver:
         self.stop()
         self.start()
 
+    def successor(self, pod_uid: str) -> "Driver":
+        """A second driver on the same node, not started yet; it is to be stopped by who asked for it."""
+        other = copy.copy(self)
+        other.app, other.pod_uid = None, pod_uid
+        return other
+
     def rescan(self) -> None:
         """Have it look at the node now, as it does every half minute."""
         assert self.app is not None
@@ -115,9 +125,15 @@ class Driver:
 
     def wait_for(self, holds: Callable[[], Any]) -> Any:
         """Wait at most 10 s until something holds."""
-        found: list[Any] = []
-        helpers.wait_until(lambda: bool(found.append(holds()) or found[-1]))
-        return found[-1]
+        found: Any = None
+
+        def look() -> bool:
+            nonlocal found
+            found = holds()
+            return bool(found)
+
+        helpers.wait_until(look)
+        return found
 
     # The scheduler's and the users' side.
 
@@ -152,7 +168,7 @@ class Driver:
     @property
     def socket(self) -> Path:
         """The DRA socket."""
-        return self.plugin / "dra.sock"
+        return self.plugin / (f"dra-{self.pod_uid}.sock" if self.pod_uid else "dra.sock")
 
     def call_prepare(self, *claims: dra_pb2.Claim) -> Mapping[str, dra_pb2.NodePrepareResourceResponse]:
         """One NodePrepareResources call; answers by UID."""

@@ -29,7 +29,9 @@ def test_refused_strategy_names_its_gate_and_costs_no_other_claim(stopped: Drive
 def test_misspelt_strategy_lists_the_valid_ones_and_names_no_gate(stopped: Driver) -> None:
     stopped.gates = ""
     stopped.start()
-    text = stopped.refusal(stopped.claim("typo", [result()], config_entry(gpu_config({"strategy": "TimeSlice"}), "gpu")))
+    text = stopped.refusal(
+        stopped.claim("typo", [result()], config_entry(gpu_config({"strategy": "TimeSlice"}), "gpu"))
+    )
     assert "unknown GPU sharing strategy: TimeSlice, supported GPU sharing strategies: TimeSlicing, MPS" in text
     assert "TimeSlicingSettings" not in text
 
@@ -37,7 +39,7 @@ def test_misspelt_strategy_lists_the_valid_ones_and_names_no_gate(stopped: Drive
 def test_mps_with_its_gate_off_names_its_gate(driver: Driver) -> None:
     text = driver.refusal(driver.claim("wants-mps", [result()], config_entry(gpu_config({"strategy": "MPS"}), "gpu")))
     assert "unknown GPU sharing strategy: MPS" in text
-    assert "MPSSupport=true" in text
+    assert "MPSSupport" in text
 
 
 # 3, 5

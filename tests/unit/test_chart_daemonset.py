@@ -207,6 +207,8 @@ def test_pods_of_two_releases_do_not_match_each_others_selector() -> None:
     assert first["app.kubernetes.io/instance"] == helm.RELEASE
 
 
-def test_long_names_stay_within_63_characters() -> None:
-    objects = helm.render({"fullnameOverride": "x" * 60})
-    assert max(len(item["metadata"]["name"]) for item in objects) <= 63
+def test_labels_stay_within_63_characters_when_names_are_long() -> None:
+    objects = helm.render({"nameOverride": "y" * 63, "fullnameOverride": "x" * 70})
+    daemonset = helm.one(objects, "DaemonSet")
+    labels = daemonset["spec"]["template"]["metadata"]["labels"]
+    assert max(len(text) for text in (daemonset["metadata"]["name"], *labels, *labels.values())) <= 63

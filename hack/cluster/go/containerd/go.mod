@@ -1,6 +1,6 @@
-module hack/containerd
+module cluster/containerd
 
-go 1.26.8
+go 1.26.0
 
 tool (
 	github.com/containerd/containerd/v2/cmd/containerd

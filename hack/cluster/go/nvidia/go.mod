@@ -1,6 +1,6 @@
-module hack/nvidia
+module cluster/nvidia
 
-go 1.26.8
+go 1.26.0
 
 tool (
 	github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook

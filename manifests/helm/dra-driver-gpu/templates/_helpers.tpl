@@ -4,7 +4,7 @@
 {{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* At most 40 characters, so that every suffix still fits into a name of 63. */}}
+{{/* At most 40 characters: with its suffix the DaemonSet's name can still be a label. */}}
 {{- define "dra-driver-gpu.fullname" -}}
 {{- $name := include "dra-driver-gpu.name" . -}}
 {{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}

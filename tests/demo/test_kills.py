@@ -1,0 +1,236 @@
+"""The driver killed or stopped at any moment, its files damaged or gone: nobody loses a GPU, nothing is left behind."""
+
+import os
+import resource
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dra_driver.claims.store import STATE_FILE
+from dra_driver.simulator.cluster import SimulatedCluster
+from dra_driver_api.kubelet import dra_pb2
+from dra_driver_api.names import cdi_spec_file
+from tests.demo.node import Node, in_background, scenario, until
+
+TOOL_SECONDS = 0.12
+"""Long against what the driver does in between, so that a kill hits each step of two cards."""
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Short, since sockets are made inside."""
+    with tempfile.TemporaryDirectory(prefix="dra-test-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def slow_node(directory: Path) -> Iterator[Node]:
+    path = scenario(directory / "slow.yaml", tool={"delayMs": round(TOOL_SECONDS * 1000)})
+    with SimulatedCluster(directory / "node", simulated_node=path) as cluster:
+        node = Node(cluster)
+        node.start()
+        yield node
+
+
+@pytest.fixture
+def node(directory: Path) -> Iterator[Node]:
+    with SimulatedCluster(directory / "node", simulated_node=scenario(directory / "two.yaml")) as cluster:
+        node = Node(cluster)
+        node.start()
+        yield node
+
+
+def file_devices(node: Node, claim: dra_pb2.Claim) -> list[str]:
+    """CDI device ids that the claim's file defines."""
+    content = yaml.safe_load((node.paths.cdi / cdi_spec_file(claim.uid)).read_text())
+    return [f"{content['kind']}={device['name']}" for device in content["devices"]]
+
+
+def kill_during(node: Node, call: object, after: float) -> None:
+    assert callable(call)
+    driver = node.cluster.driver
+    assert driver is not None
+    with in_background(call):
+        time.sleep(after)
+        driver.kill()
+    node.start()
+
+
+def test_kills_in_prepare_and_unprepare_lose_nothing(slow_node: Node) -> None:
+    node = slow_node
+    for number, steps in enumerate((0.1, 0.9, 1.7, 2.2)):
+        claim = node.claim(f"killed-{number}", ["gpu-0", "gpu-1"], "Long")
+        kill_during(node, lambda claim=claim: node.prepare(claim), steps * TOOL_SECONDS)
+        first = node.answer(claim)
+        devices = node.prepare(claim).claims[claim.uid].devices
+        assert [cdi_id for device in devices for cdi_id in device.cdi_device_ids] == file_devices(node, claim)
+        assert node.slices() == ["3", "3"]
+        assert node.answer(claim) == first
+
+        kill_during(node, lambda claim=claim: node.unprepare(claim), steps * TOOL_SECONDS)
+        assert node.give_back(claim) == ""
+        assert node.left_behind() == []
+
+
+def test_claim_that_was_killed_half_way_and_deleted_is_undone_at_the_next_start(slow_node: Node) -> None:
+    node = slow_node
+    claim = node.claim("short-lived", ["gpu-0", "gpu-1"], "Long")
+    driver = node.cluster.driver
+    assert driver is not None
+    with in_background(lambda: node.prepare(claim)):
+        time.sleep(1.5 * TOOL_SECONDS)
+        driver.kill()
+    node.forget(claim)
+    assert list(node.rows().values()) == ["started"]
+    node.start()
+    until(lambda: not node.left_behind(), "the sweep to undo the claim", 10)
+
+
+@pytest.mark.xfail(strict=True, reason="a completed claim that is half unprepared still counts as completed")
+def test_claim_that_was_half_unprepared_gets_its_slices_again(directory: Path) -> None:
+    broken_reset = {"gpu": 1, "calls": [2], "exitCode": 1, "stderr": "broken"}
+    path = scenario(directory / "broken.yaml", tool={"behaviours": [broken_reset]})
+    with SimulatedCluster(directory / "node", simulated_node=path) as cluster:
+        node = Node(cluster)
+        node.start()
+        claim = node.claim("coming-back", ["gpu-0", "gpu-1"], "Long")
+        node.answer(claim)
+        assert "broken" in node.give_back(claim)
+        node.answer(claim)
+        assert node.slices() == ["3", "3"]
+
+
+@pytest.mark.xfail(strict=True, reason="nvidia-smi outlives a driver that is killed")
+def test_tool_of_a_killed_driver_changes_no_card_later(node: Node) -> None:
+    tool = node.paths.plugin / "simulated-node/usr/bin/nvidia-smi"
+    mark = node.paths.root / "slow"
+    mark.write_text("")
+    slow = f"#!/bin/sh\nif [ -e {mark} ]; then rm {mark}; touch {mark}.begun; sleep 2.5; touch {mark}.ended; fi\n"
+    tool.write_text(tool.read_text().replace("#!/bin/sh\n", slow, 1))
+    claim = node.claim("left", ["gpu-0"], "Long")
+    driver = node.cluster.driver
+    assert driver is not None
+    with in_background(lambda: node.prepare(claim)):
+        until(Path(f"{mark}.begun").exists, "the tool to run")
+        driver.kill()
+    node.start()
+    assert node.give_back(claim) == ""
+    end = time.monotonic() + 3.5
+    while time.monotonic() < end and not Path(f"{mark}.ended").exists():
+        time.sleep(0.05)
+    time.sleep(0.1)
+    assert node.left_behind() == []
+
+
+def test_sigterm_lets_a_running_prepare_end(slow_node: Node) -> None:
+    node = slow_node
+    claim = node.claim("in-flight", ["gpu-0", "gpu-1"], "Long")
+    driver = node.cluster.driver
+    assert driver is not None
+    answers = []
+    with in_background(lambda: answers.append(node.answer(claim))):
+        time.sleep(TOOL_SECONDS)
+        assert driver.stop() == 0
+    assert len(answers) == 1
+    assert node.rows() == {claim.uid: "completed"}
+    assert node.slices() == ["3", "3"]
+    assert list(node.paths.registry.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT], ids=lambda n: n.name)
+def test_signal_ends_the_driver_and_keeps_what_is_prepared(node: Node, number: signal.Signals) -> None:
+    claim = node.claim("kept")
+    node.answer(claim)
+    driver = node.cluster.driver
+    assert driver is not None
+    published = node.published()
+    assert driver.pid is not None
+    os.kill(driver.pid, number)
+    until(lambda: driver.pid is None, "the driver to end", 10)
+    assert driver.stop() == 0
+    assert node.published() == published
+    assert file_devices(node, claim) == [f"k8s.gpu.nvidia.com/claim={claim.uid}-gpu-0"]
+
+
+def damage(path: Path, how: str) -> None:
+    """Harm the state database of a driver that is not running."""
+    for part in path.parent.glob(f"{path.name}-*"):
+        part.unlink()
+    match how:
+        case "deleted":
+            path.unlink()
+        case "halved":
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        case "garbage":
+            path.write_bytes(b"\x5a" * 10_000)
+        case "json":
+            path.write_text("[]")
+
+
+def test_damaged_database_frees_no_gpu(node: Node) -> None:
+    claim = node.claim("lived-through", ["gpu-0"], "Long")
+    first = node.answer(claim)
+    for how in ("deleted", "halved", "garbage", "json"):
+        assert node.cluster.driver is not None
+        node.cluster.driver.kill()
+        damage(node.paths.plugin / STATE_FILE, how)
+        node.start()
+        assert node.answer(claim) == first
+        assert "default/lived-through" in node.refusal(node.claim(f"late-{how}"))
+    assert node.give_back(claim) == ""
+    assert node.left_behind() == []
+
+
+def test_full_disk_in_the_middle_of_prepare_leaves_nothing(slow_node: Node) -> None:
+    node = slow_node
+    driver = node.cluster.driver
+    assert driver is not None
+    assert driver.pid is not None
+    claim = node.claim("unlucky", ["gpu-0", "gpu-1"], "Long")
+    errors: list[str] = []
+    limits = resource.prlimit(driver.pid, resource.RLIMIT_FSIZE)
+    with in_background(lambda: errors.append(node.refusal(claim))):
+        until(lambda: node.rows() == {claim.uid: "started"}, "the claim to be started")
+        # No file can grow any more, which is what a full disk looks like from inside.
+        resource.prlimit(driver.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
+    assert "cannot be written" in errors[0]
+    resource.prlimit(driver.pid, resource.RLIMIT_FSIZE, limits)
+    assert node.give_back(claim) == ""
+    assert node.left_behind() == []
+    node.answer(claim)
+
+
+@pytest.mark.xfail(strict=True, reason="the CDI directory is made at start only")
+def test_cdi_directory_that_was_removed_comes_back_with_the_next_claim(node: Node) -> None:
+    shutil.rmtree(node.paths.cdi)
+    claim = node.claim("first-after")
+    node.answer(claim)
+    assert file_devices(node, claim) == [f"k8s.gpu.nvidia.com/claim={claim.uid}-gpu-0"]
+
+
+@pytest.mark.xfail(strict=True, reason="recovery gives up at the first file that it cannot remove")
+def test_directory_named_like_a_claims_file_does_not_take_the_node_down(directory: Path) -> None:
+    with SimulatedCluster(directory / "node") as cluster:
+        node = Node(cluster)
+        (node.paths.cdi / cdi_spec_file("a-stranger") / "inside").mkdir(parents=True)
+        node.start(ready=False)
+        until(cluster.devices, "the slices", 8)
+        node.answer(node.claim("bystander"))
+
+
+def test_lost_sockets_come_back(node: Node) -> None:
+    claim = node.claim("patient")
+    first = node.answer(claim)
+    (node.paths.plugin / "dra.sock").unlink()
+    shutil.rmtree(node.paths.registry)
+    until(lambda: node.answer(claim) == first, "the DRA socket")
+    node.paths.registry.mkdir()
+    until(lambda: list(node.paths.registry.iterdir()), "the registration socket")
