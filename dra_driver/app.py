@@ -6,6 +6,7 @@ finishes recovery and publishes the slices.
 """
 
 import ctypes
+import gc
 import logging
 import signal
 import threading
@@ -70,6 +71,8 @@ def run(settings: Settings) -> int:
     app = App(settings)
     try:
         app.start()
+        if not stop.wait(1.0):
+            _trim()
         while not stop.wait(1.0):  # the kernel may hand the signal to another thread, which ends no wait of this one
             pass
     finally:
@@ -84,6 +87,15 @@ def _limit_arenas() -> None:
         ctypes.CDLL(None).mallopt(m_arena_max, _ARENAS)
     except (OSError, AttributeError):
         log.debug("no mallopt here; memory may be a little higher")
+
+
+def _trim() -> None:
+    """Give back what starting up took and left behind, a megabyte or so."""
+    gc.collect()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        log.debug("no malloc_trim here; memory may be a little higher")
 
 
 class Hardware:

@@ -6,6 +6,7 @@ database can be read by the version before and after.
 
 import json
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any
 
 from dra_driver.model.devices import ComputeMode
@@ -15,14 +16,22 @@ _DEVICE_FIELDS = tuple(sorted(field.name for field in fields(PreparedDevice)))
 _TUPLES = ("requests", "cdi_ids")
 
 
-def dump_device(device: PreparedDevice) -> str:
-    """One prepared device as compact JSON."""
-    return json.dumps({name: getattr(device, name) for name in _DEVICE_FIELDS}, separators=(",", ":"))
+def dump_devices(devices: tuple[PreparedDevice, ...]) -> str:
+    """Prepared devices as compact JSON, in order."""
+    raw = [{name: getattr(device, name) for name in _DEVICE_FIELDS} for device in devices]
+    return json.dumps(raw, separators=(",", ":"))
 
 
-def load_device(text: str) -> PreparedDevice:
-    """Raises ValueError, TypeError or KeyError on text that is no device."""
-    raw = json.loads(text)
+@lru_cache(maxsize=1024)
+def load_devices(text: str) -> tuple[PreparedDevice, ...]:
+    """Devices from their text, kept: each claim on a card looks at all its neighbours.
+
+    Raises ValueError, TypeError, KeyError or AttributeError on text that is no list of devices.
+    """
+    return tuple(_device(raw) for raw in json.loads(text))
+
+
+def _device(raw: dict[str, Any]) -> PreparedDevice:
     known: dict[str, Any] = {
         key: tuple(value) if key in _TUPLES else value for key, value in raw.items() if key in _DEVICE_FIELDS
     }
@@ -39,9 +48,9 @@ def load_steps(text: str) -> tuple[Step, ...]:
     return tuple(_load_step(raw) for raw in json.loads(text))
 
 
-def make_plan(devices: list[str], steps: str) -> Plan:
+def make_plan(devices: str, steps: str) -> Plan:
     """A plan from its stored parts."""
-    return Plan(devices=tuple(load_device(text) for text in devices), steps=load_steps(steps))
+    return Plan(devices=load_devices(devices), steps=load_steps(steps))
 
 
 def _dump_step(step: Step) -> dict[str, Any]:

@@ -8,7 +8,6 @@ The database also holds what is believed of time slices (NVML cannot read them):
 driver epoch it was made in, and is dropped in the same transaction that records the intent to change the slice.
 """
 
-import json
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -219,7 +218,7 @@ class Store:
             return ClaimRecord(
                 claim=ClaimRef(namespace, name, uid),
                 state=ClaimState(state),
-                plan=codec.make_plan([json.dumps(device) for device in json.loads(devices)], steps),
+                plan=codec.make_plan(devices, steps),
                 prepared_at=prepared_at,
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -229,7 +228,6 @@ class Store:
 
 
 def _row(record: ClaimRecord) -> _Row:
-    devices = "[" + ",".join(codec.dump_device(device) for device in record.devices) + "]"
     content = (
         record.claim.uid,
         record.claim.namespace,
@@ -237,7 +235,7 @@ def _row(record: ClaimRecord) -> _Row:
         record.state.value,
         float(record.prepared_at),
         codec.dump_steps(record.plan.steps),
-        devices,
+        codec.dump_devices(record.devices),
     )
     return (*content, schema.checksum(*content))
 
