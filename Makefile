@@ -9,10 +9,10 @@ NODES ?= 1
 GPUS ?= h200x2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix stubs bench cluster cluster-down cluster-build clean
+.PHONY: help demo test check fix stubs bench cluster cluster-down cluster-build e2e clean
 
 help: ## Show the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-13s %s\n", $$1, $$2}'
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-13s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 15) else "Python 3.11 to 3.14 is needed, $(PYTHON) is %d.%d: set PYTHON=python3.12, say" % v)'
@@ -50,6 +50,10 @@ cluster-down: $(STAMP) ## End that cluster
 
 cluster-build: $(STAMP) ## Build the cluster's programs, once for each version
 	$(BIN)/python -m hack.cluster build --k8s $(K8S_VERSION)
+
+e2e: cluster-build ## Prove the driver on a real Kubernetes (K8S_VERSION); as root
+	$(BIN)/python -m hack.image --output build/e2e/driver.tar
+	K8S_VERSION=$(K8S_VERSION) $(BIN)/python -m pytest -m e2e tests/e2e
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

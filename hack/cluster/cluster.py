@@ -73,6 +73,9 @@ class Cluster:
         packages.ensure(self._say)
         programs = build.ensure(self.plan.kubernetes, self._say)
         cleanup.remove(self.directory)
+        for name in ("nodes", "control_plane", "api"):
+            # Of an earlier start of this very object.
+            self.__dict__.pop(name, None)
         self.directory.mkdir(parents=True, exist_ok=True)
         self._keep(plan=asdict(self.plan))
         self._keep(programs=str(programs.resolve()), snapshotter=node.snapshotter(self.directory))
@@ -211,10 +214,11 @@ class Cluster:
         env: Mapping[str, str] | None = None,
         name: str = drivers.NAME,
     ) -> Driver:
-        """As ``driver``, started, and with its slices published. Raises ClusterError."""
+        """As ``driver``, started, its slices published, registered with the kubelet. Raises ClusterError."""
         found = self.driver(on, *flags, gates=gates, scenario=scenario, env=env, name=name)
         found.start()
         found.wait_published()
+        found.wait_registered()
         return found
 
     def wait_nodes_ready(self, seconds: float = _READY_S) -> None:
@@ -277,7 +281,7 @@ class Cluster:
         self.plan.check()
         if os.geteuid() != 0:
             raise ClusterError("a cluster needs root: it makes namespaces, mounts and network interfaces")
-        if any(self.directory.is_relative_to(folder) for folder in _NOT_HERE):
+        if any(self.directory.resolve().is_relative_to(folder) for folder in _NOT_HERE):
             raise ClusterError(
                 f"directory {self.directory}: must not be below {', '.join(_NOT_HERE)}; machines have their own"
             )

@@ -3,6 +3,7 @@
 It has the node's files and network, and a service account with the rights of ``objects.DRIVER_RIGHTS``.
 """
 
+import re
 import signal
 import sys
 import time
@@ -26,7 +27,12 @@ NAME: Final = "driver"
 _TOKEN_S: Final = 7 * 24 * 3600
 _STOP_S: Final = 30.0
 _PUBLISH_S: Final = 60.0
+_REGISTER_S: Final = 30.0
 _SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
+_REGISTERED: Final = re.compile(
+    rf'^plugin_manager_total_plugins{{[^}}]*{re.escape(objects.DRIVER)}[^}}]*"actual_state_of_world"}} [1-9]',
+    re.MULTILINE,
+)
 _CONFLICT: Final = 409
 _NOT_FOUND: Final = 404
 
@@ -88,6 +94,21 @@ class Driver:
                 raise NotReady(f"the driver on {self.node.name} published {len(slices)} slices within {seconds:g} s")
             time.sleep(5 * LOOK_S)
         return slices
+
+    def wait_registered(self, seconds: float = _REGISTER_S) -> None:
+        """Wait until the kubelet has registered it. Raises ClusterError when the driver ends, NotReady."""
+        path = f"/api/v1/nodes/{self.node.name}/proxy/metrics"
+        deadline = time.monotonic() + seconds
+        while not is_registered(self._api.raw("GET", path).decode("utf-8")):
+            self.node.machine.check(self.name)
+            if time.monotonic() > deadline:
+                raise NotReady(f"the kubelet of {self.node.name} registered no {objects.DRIVER} within {seconds:g} s")
+            time.sleep(5 * LOOK_S)
+
+
+def is_registered(metrics: str) -> bool:
+    """Whether a kubelet's metrics count a socket of the driver among the plugins that it has registered."""
+    return _REGISTERED.search(metrics) is not None
 
 
 def is_whole(slices: Sequence[Json]) -> bool:

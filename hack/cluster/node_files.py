@@ -106,6 +106,9 @@ def kubelet(files: Files, node: str, address: str, cgroup_root: str, gates: Mapp
         "podLogsDir": "/var/log/pods",
         "maxPods": MOST_PODS,
         "serializeImagePulls": False,
+        # A pod whose claims could not be prepared is tried again only when it is synced anew: by default after 60 to
+        # 90 seconds, for which no test wants to wait.
+        "syncFrequency": "5s",
         # The images cannot be had again: none may be collected, however full the disk is.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,

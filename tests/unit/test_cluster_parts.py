@@ -198,6 +198,20 @@ def test_pool_is_not_whole_while_slices_are_missing(found: list[driver.Json]) ->
     assert not driver.is_whole(found)
 
 
+@pytest.mark.parametrize(
+    ("state", "known"), [("actual_state_of_world", True), ("desired_state_of_world", False)], ids=["actual", "desired"]
+)
+def test_driver_counts_as_registered_when_the_kubelet_has_done_so(state: str, known: bool) -> None:
+    socket = "/var/lib/kubelet/plugins_registry/gpu.nvidia.com-reg.sock"
+    text = f'# TYPE x gauge\nplugin_manager_total_plugins{{socket_path="{socket}",state="{state}"}} 1\n'
+    assert driver.is_registered(text) is known
+
+
+def test_plugin_of_another_driver_is_not_ours() -> None:
+    line = 'plugin_manager_total_plugins{socket_path="/r/cpu.example.com-reg.sock",state="actual_state_of_world"} 1\n'
+    assert not driver.is_registered(line)
+
+
 def test_directory_can_be_given_before_and_after_the_command() -> None:
     parser = cli._parser()
     assert parser.parse_args(["--dir", "/a", "down"]).dir == Path("/a")
