@@ -185,7 +185,7 @@ def until(look: Callable[[], T], what: str, seconds: float = SECONDS) -> T:
         if found:
             return found
         assert time.monotonic() < end, f"waited in vain for {what}"
-        time.sleep(0.02)
+        time.sleep(0.03)
 
 
 @contextmanager

@@ -1,0 +1,96 @@
+"""One real cluster for the whole session; a namespace of its own and a look for left-overs for each test."""
+
+import itertools
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from hack.cluster import versions
+from hack.cluster.cluster import Cluster
+from hack.cluster.node import Node
+from hack.cluster.plan import Plan
+from hack.image import gpu_report, oci, platforms
+from tests.e2e import evidence
+from tests.e2e.host_driver import HostDriver
+from tests.e2e.node_view import NodeView
+from tests.e2e.waiting import until
+from tests.e2e.world import World
+
+VERSION: Final = os.environ.get("K8S_VERSION") or versions.KUBERNETES[0]
+DIRECTORY: Final = Path(os.environ.get("E2E_DIRECTORY") or f"/tmp/dra-e2e-{VERSION}")
+_CLUSTER: Final = pytest.StashKey[Cluster]()
+_numbers: Final = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def cluster(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of one node, without a driver. What an earlier session has left is removed first."""
+    made = Cluster(DIRECTORY, Plan(kubernetes=VERSION))
+    pytestconfig.stash[_CLUSTER] = made
+    try:
+        made.up()
+        archive = tmp_path_factory.mktemp("images") / "gpu-report.tar"
+        image, _ = gpu_report.image(gpu_report.NAME, platforms.native())
+        oci.write(image, archive)
+        made.import_images(archive)
+        yield made
+    finally:
+        if os.environ.get("E2E_KEEP") != "1":
+            made.down()
+
+
+@pytest.fixture(scope="session")
+def node(cluster: Cluster) -> Node:
+    """The node."""
+    return cluster.nodes[0]
+
+
+@pytest.fixture(scope="session")
+def node_view(node: Node) -> NodeView:
+    """What the driver keeps on the node."""
+    return NodeView(node)
+
+
+@pytest.fixture(scope="session")
+def session_driver(cluster: Cluster, node: Node) -> HostDriver:
+    """The driver as host process, not started."""
+    return HostDriver(cluster, node)
+
+
+@pytest.fixture
+def driver(session_driver: HostDriver) -> HostDriver:
+    """The driver as host process, with simulated GPUs and time slicing on, ready."""
+    session_driver.ensure()
+    return session_driver
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, node_view: NodeView) -> Iterator[World]:
+    """A namespace of its own, whatever driver runs. At the end it is deleted, and nothing may be left on the node."""
+    world = World(cluster, f"e2e-{next(_numbers)}")
+    world.open()
+    yield world
+    world.close()
+    until(lambda: not node_view.left_behind(), lambda: f"the node to be clean: {node_view.left_behind()}", 60.0)
+
+
+@pytest.fixture
+def world(driver: HostDriver, namespace: World) -> Iterator[World]:
+    """A namespace, with the driver as host process; it runs again when the test is over, whatever was done to it."""
+    yield namespace
+    driver.resume()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure says where everything is that was logged."""
+    report = yield
+    made = item.config.stash.get(_CLUSTER, None)
+    if report.failed and made is not None and made.logs.is_dir():
+        report.sections.append(("logs of all components", str(evidence.keep(made, f"{item.name}-{report.when}"))))
+    return report
