@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _GRACE_SECONDS = 10.0
+_FIRST_SIGHT_SECONDS = 5.0
 _ARENAS = 2
 
 
@@ -108,7 +109,9 @@ class Hardware:
             modes = self._simulate(settings.simulated_node, settings)
         else:
             modes = self._use_nvml(settings)
-        tool = GpuTool.under(self.roots.container_driver_root, settings.gpu_tool_timeout)
+        locks = settings.state_directory / "tool-locks"
+        locks.mkdir(mode=0o700, parents=True, exist_ok=True)
+        tool = GpuTool.under(self.roots.container_driver_root, settings.gpu_tool_timeout, locks)
         self.control: GpuControl = ToolControl(modes, tool)
         if settings.gpu_control is GpuControlMode.OBSERVE:
             self.control = ObservingControl(self.control)
@@ -173,11 +176,14 @@ class App:
         self._hardware = Hardware(settings)
         self._strategies = strategies(settings.gates)
         self._inventory: Inventory | None = None
+        self._sighted = threading.Event()
         self._cdi = ClaimSpecs(CdiDirectory(settings.cdi_root), self._hardware.files, self._driver_version)
         self._store = open_store(settings.state_directory / STATE_FILE, self._events)
         self._turn = ProcessTurn(settings.state_directory / "turn.lock")
-        self._lifecycle = ClaimLifecycle(self._edges(), self._strategies, node, self._turn)
-        self._sweep = Sweep(self._store, self._claims_api, self._lifecycle.unprepare)
+        edges = self._edges()
+        self._lifecycle = ClaimLifecycle(edges, self._strategies, node, self._turn)
+        self._rebuild = Rebuild(edges, node, self._strategies, self._lifecycle.adopt, self._lifecycle.discard)
+        self._sweep = Sweep(edges, node, self._lifecycle.unprepare)
         self._publisher = SlicePublisher(
             ApiSlices(self._connection, node),
             ApiNode(self._connection, node),
@@ -205,6 +211,7 @@ class App:
             cdi=self._cdi,
             store=self._store,
             steps=GpuSteps(self._hardware.control, self._store, observing),
+            events=self._events,
             inventory=self._current,
         )
 
@@ -251,11 +258,18 @@ class App:
         self._hardware.source.close()
         self._events.close()
         self._connection.close()
+        if self._turn.taken:
+            # Its thread is waited for at the end of the process; until then it needs all this, and others must wait.
+            log.warning("a call is still in flight: the process ends with it")
+            return
         self._store.close()
         self._turn.close()
         self._instance.close()
 
     def _current(self) -> Inventory:
+        """The inventory; soon after the start it is worth a moment's wait. Raises DriverNotReady."""
+        if self._inventory is None:
+            self._sighted.wait(_FIRST_SIGHT_SECONDS)
         if self._inventory is None:
             raise DriverNotReady("the GPUs of this node are not known yet: NVML is not ready, see the driver's log")
         return self._inventory
@@ -266,15 +280,25 @@ class App:
     def _seen(self, inventory: Inventory) -> None:
         """The inventory for the first time, or changed."""
         devices = inventory.devices
-        first = self._inventory is None
-        if first:
-            Rebuild(self._store, self._cdi, self._claims_api, self._settings.node_name, self._strategies).run(devices)
+        if self._inventory is None:
+            self._rebuild.run(devices)
+            self._recall(inventory)
+        self._inventory = inventory
+        self._sighted.set()
+        self._publisher.publish(build_slices(devices.values(), inventory.driver, self._settings.node_name))
+
+    def _recall(self, inventory: Inventory) -> None:
+        """Hold the first inventory against what is remembered; a full disk must not keep the node from serving."""
+        devices = inventory.devices
+        try:
             # Without persistence mode a card forgets its settings when nobody has it open.
             self._store.forget_time_slices(gpu.uuid for gpu in inventory.gpus if not gpu.persistence)
-        moved = self._store.swap_names({name: device.uuid for name, device in devices.items()})
-        for name, uuid in moved.items() if first else ():  # later ones are discovery's to tell
+            # Later changes are discovery's to tell.
+            moved = self._store.swap_names({name: device.uuid for name, device in devices.items()})
+        except StateError as error:
+            log.warning("what is remembered of the GPUs cannot be brought up to date: %s", error)
+            return
+        for name, uuid in moved.items():
             message = f"device {name} was {uuid} and is {devices[name].uuid} now: the driver numbers its GPUs anew"
             log.warning("%s", message)
             self._events.warning("DeviceNameMoved", message)
-        self._inventory = inventory
-        self._publisher.publish(build_slices(devices.values(), inventory.driver, self._settings.node_name))

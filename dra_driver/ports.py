@@ -115,6 +115,9 @@ class CdiSpecs(Protocol):
     def exists(self, claim_uid: str) -> bool:
         """Whether the claim's file is there and not empty."""
 
+    def holds(self, spec: PlannedSpec) -> bool:
+        """Whether the claim's file has exactly the spec's text. Never raises."""
+
     def written(self) -> Mapping[str, tuple[str, ...]]:
         """Claim UID -> device names, read from the files that are there; unreadable ones map to ()."""
 

@@ -5,7 +5,6 @@ recovery.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -63,9 +62,13 @@ class ClaimSpecs:
         """Whether the claim's file is there and not empty. Raises CdiError for a UID that is no plain name."""
         return self._directory.exists(claim_uid)
 
+    def holds(self, spec: PlannedSpec) -> bool:
+        """Whether the claim's file has exactly the spec's text. Never raises."""
+        return self._directory.holds(spec.claim_uid, spec.text)
+
     def written(self) -> Mapping[str, tuple[str, ...]]:
         """Claim UID -> device names in the file's order; a file that cannot be read as ours maps to ()."""
-        return {uid: _devices_in(self._directory.path(uid), uid) for uid in self._directory.list()}
+        return {uid: _devices_in(self._directory, uid) for uid in self._directory.list()}
 
 
 @lru_cache(maxsize=1024)
@@ -74,17 +77,15 @@ def _edits_with(device_nodes: tuple[DeviceNode, ...]) -> Edits:
     return Edits(device_nodes=device_nodes)
 
 
-def _devices_in(path: Path, claim_uid: str) -> tuple[str, ...]:
+def _devices_in(directory: CdiDirectory, claim_uid: str) -> tuple[str, ...]:
     try:
-        if path.stat().st_size > _MAX_FILE_BYTES:
-            raise CdiError(f"larger than {_MAX_FILE_BYTES} bytes")
-        document = _load(path.read_text(encoding="utf-8"))
+        document = _load(directory.read(claim_uid, _MAX_FILE_BYTES).decode())
         if document["kind"] != names.CDI_KIND:
             raise CdiError(f"kind is {document['kind']!r}, must be {names.CDI_KIND}")
         return tuple(_short_name(device["name"], claim_uid) for device in document["devices"])
     except _UNREADABLE as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        log.warning("CDI spec %s cannot be read as a claim's: %s", path, reason)
+        log.warning("CDI spec %s cannot be read as a claim's: %s", directory.path(claim_uid), reason)
         return ()
 
 

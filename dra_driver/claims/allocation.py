@@ -35,26 +35,33 @@ def read_allocation(claim: ClaimRef, resource_claim: Mapping[str, Any], pool: st
     configs = _list(devices.get("config"), "status.allocation.devices.config")
     return Allocation(
         claim=claim,
-        devices=tuple(_device(claim, entry, pool) for entry in results if entry.get("driver") == DRIVER_NAME),
+        devices=tuple(
+            _device(claim, entry, pool, f"status.allocation.devices.results[{index}]")
+            for index, entry in enumerate(results)
+            if entry.get("driver") == DRIVER_NAME
+        ),
         configs=tuple(_configs(configs)),
     )
 
 
-def _device(claim: ClaimRef, entry: Mapping[str, Any], pool: str) -> AllocatedDevice:
-    name, found_pool, request = (str(entry.get(key) or "") for key in ("device", "pool", "request"))
+def _device(claim: ClaimRef, entry: Mapping[str, Any], pool: str, path: str) -> AllocatedDevice:
+    name, found_pool, request = (_text(entry.get(key), f"{path}.{key}") for key in ("device", "pool", "request"))
     if found_pool != pool:
         raise UnknownDevice(
             f"device {name[:80]!r} of claim {claim} is in pool {found_pool[:80]!r}, not in this node's pool {pool!r}"
         )
     if not _DEVICE_NAME.fullmatch(name):
         raise UnknownDevice(f"device name {name[:80]!r} of claim {claim} is not a DNS label, so no device has it")
-    consumed = _mapping(entry.get("consumedCapacity") or {}, "consumedCapacity")
+    admin_access = entry.get("adminAccess")
+    if not isinstance(admin_access, bool | None):
+        raise BadConfig(f"{path}.adminAccess is a {type(admin_access).__name__}, must be true or false")
+    consumed = _mapping(entry.get("consumedCapacity") or {}, f"{path}.consumedCapacity")
     return AllocatedDevice(
         request=request,
         pool=found_pool,
         device=name,
-        admin_access=entry.get("adminAccess") is True,
-        share_id=str(entry["shareID"]) if entry.get("shareID") else None,
+        admin_access=bool(admin_access),
+        share_id=_text(entry.get("shareID"), f"{path}.shareID") or None,
         consumed_capacity=tuple(sorted((str(key), str(value)) for key, value in consumed.items())),
     )
 
@@ -69,10 +76,23 @@ def _configs(entries: list[Mapping[str, Any]]) -> Iterable[OpaqueConfig]:
             continue
         yield OpaqueConfig(
             source=_source(entry.get("source"), index),
-            requests=tuple(str(r) for r in entry.get("requests") or ()),
+            requests=_requests(entry.get("requests"), f"config[{index}].requests"),
             parameters=opaque.get("parameters"),
             index=index,
         )
+
+
+def _requests(value: Any, path: str) -> tuple[str, ...]:
+    if not isinstance(value, list | None):
+        raise BadConfig(f"{path} is a {type(value).__name__}, must be a list")
+    return tuple(_text(request, f"{path}[{index}]") for index, request in enumerate(value or ()))
+
+
+def _text(value: Any, path: str) -> str:
+    """'' for a field that is absent."""
+    if not isinstance(value, str | None):
+        raise BadConfig(f"{path} is a {type(value).__name__}, must be a string")
+    return value or ""
 
 
 def _source(value: Any, index: int) -> ConfigSource:
@@ -80,7 +100,7 @@ def _source(value: Any, index: int) -> ConfigSource:
         return ConfigSource(value)
     except ValueError:
         valid = ", ".join(source.value for source in ConfigSource)
-        raise BadConfig(f"config[{index}].source is {value!r}, must be one of {valid}") from None
+        raise BadConfig(f"config[{index}].source is {repr(value)[:80]}, must be one of {valid}") from None
 
 
 def _mapping(value: Any, path: str) -> Mapping[str, Any]:

@@ -51,7 +51,7 @@ def _check_pair(device: PreparedDevice, holder: Holder) -> None:
     held = holder.device
     if held.uuid == device.uuid:
         if not (held.share_id and device.share_id):
-            unfinished = " (its preparation is not finished)" if holder.state is ClaimState.STARTED else ""
+            unfinished = _UNFINISHED.get(holder.state, "")
             raise DeviceBusy(
                 f"requested device {device.device} is already allocated to different claim {holder.claim}{unfinished}; "
                 "wait for its pods to end, or share one ResourceClaim between the pods"
@@ -66,6 +66,12 @@ def _check_pair(device: PreparedDevice, holder: Holder) -> None:
             f"requested device {device.device} overlaps with {held.device} of the same GPU, "
             f"held by claim {holder.claim}; the MIG layout changed under a live claim"
         )
+
+
+_UNFINISHED = {
+    ClaimState.STARTED: " (its preparation is not finished)",
+    ClaimState.ENDING: " (it is being unprepared)",
+}
 
 
 def _words(sharing: str) -> str:

@@ -5,13 +5,13 @@ repeatable, and it leaves alone what another live claim on the same card relies 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from dra_driver.claims.store import Store
 from dra_driver.model.claims import ClaimRef
-from dra_driver.model.errors import ControlError, ControlGone, ControlRefused, ControlUnsupported
+from dra_driver.model.errors import ControlError, ControlGone, ControlRefused, ControlTimeout, ControlUnsupported
 from dra_driver.model.plan import SetComputeMode, SetTimeSlice, Step
 from dra_driver.model.records import ClaimRecord, ClaimState
 from dra_driver.ports import GpuControl
@@ -70,40 +70,58 @@ class GpuSteps:
                 "GPU; start it with --gpu-control=set, or have the administrator set the GPU"
             )
 
-    def take(self, steps: Iterable[Step]) -> None:
-        """Take the steps in order. Raises ControlError at the first that fails."""
+    def take(self, steps: Iterable[Step], taken: list[Step]) -> None:
+        """Take the steps in order; each is put on ``taken`` as it begins. Raises ControlError at the first failure."""
         for step in steps:
             log.info("%s", describe(step))
+            taken.append(step)
             match step:
                 case SetComputeMode():
                     self._control.set_compute_mode(step.gpu_uuid, step.mode)
                 case SetTimeSlice():
                     self._control.set_time_slice(step.gpu_uuid, step.interval)
 
-    def undo(self, record: ClaimRecord, epoch: str) -> Undone:
-        """Undo a claim's steps on its cards. Raises ControlError when that must be tried again.
+    def undo(self, record: ClaimRecord, epoch: str, taken: Sequence[Step] | None = None) -> Undone:
+        """Undo a claim's steps on its cards, on all that can be undone. Raises ControlError to be asked again.
 
-        A started claim's steps are undone in reverse. A completed claim leaves the card's slice at Default when it
-        was the last that had asked for one; the compute mode stays DEFAULT, which is also what a reset would set.
+        A started claim's steps are undone in reverse; ``taken`` are those that were begun where that is known, the
+        last of which failed. Any other claim leaves a card's slice at Default when it was the last that had asked
+        for one; the compute mode stays DEFAULT, which is also what a reset would set.
         """
         undone = Undone()
         if self._observe_only:
             if record.plan.steps:
                 log.warning("claim %s had changed its GPU; --gpu-control=observe leaves it as it is", record.claim)
-        elif record.state is ClaimState.STARTED:
-            for step in reversed(record.plan.steps):
-                self._attempt(record.claim, partial(self._undo_step, record, step, undone))
-        else:
-            for uuid, device in _slice_users(record).items():
-                if not self._others_slice(record, uuid):
-                    self._attempt(record.claim, partial(self._reset, uuid, device, epoch, undone))
+            return undone
+        actions = self._actions(record, epoch, taken, undone)
+        failures = [error for error in (self._attempt(record.claim, *action) for action in actions) if error]
+        if failures:
+            raise failures[0]
         return undone
 
-    def _attempt(self, claim: ClaimRef, action: Callable[[], None]) -> None:
+    def _actions(
+        self, record: ClaimRecord, epoch: str, taken: Sequence[Step] | None, undone: Undone
+    ) -> list[tuple[Callable[[], None], bool]]:
+        """What to do, each with whether it may fail: a step that failed cannot be undone by a tool that is broken."""
+        if record.state is not ClaimState.STARTED:
+            users = [(u, d) for u, d in _slice_users(record).items() if not self._others_slice(record, u)]
+            return [(partial(self._reset, uuid, device, epoch, undone), False) for uuid, device in users]
+        steps = record.plan.steps if taken is None else taken
+        return [
+            (partial(self._undo_step, record, step, undone), taken is not None and step is steps[-1])
+            for step in reversed(steps)
+        ]
+
+    def _attempt(self, claim: ClaimRef, action: Callable[[], None], may_fail: bool) -> ControlError | None:
         try:
             action()
         except _NOTHING_LEFT as error:
             log.warning("claim %s leaves its GPU as it is: %s", claim, error)
+        except ControlError as error:
+            if not may_fail or isinstance(error, ControlTimeout):
+                return error
+            log.warning("claim %s: the step that failed cannot be undone either: %s", claim, error)
+        return None
 
     def _undo_step(self, record: ClaimRecord, step: Step, undone: Undone) -> None:
         if self._others_slice(record, step.gpu_uuid):

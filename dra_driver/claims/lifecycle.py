@@ -16,19 +16,29 @@ from dra_driver.claims.allocation import check_uid, read_allocation
 from dra_driver.claims.conflicts import check_against_others
 from dra_driver.claims.gpu_steps import GpuSteps, Undone
 from dra_driver.claims.locks import KeyedLocks, ProcessTurn
-from dra_driver.claims.planning import Choice, choose, needs_state, plan_steps
+from dra_driver.claims.planning import Choice, choose, is_for, needs_state, plan_steps
 from dra_driver.claims.store import Store
 from dra_driver.model.claims import Allocation, ClaimRef
 from dra_driver.model.devices import Device, Inventory
-from dra_driver.model.errors import ApiUnreachable, DriverError, DriverNotReady, UnknownDevice
-from dra_driver.model.plan import Plan, PreparedDevice, SetTimeSlice
+from dra_driver.model.errors import (
+    ApiUnreachable,
+    CdiError,
+    ControlError,
+    DriverError,
+    DriverNotReady,
+    UnknownDevice,
+)
+from dra_driver.model.plan import Plan, PreparedDevice, SetTimeSlice, Step
 from dra_driver.model.records import ClaimRecord, ClaimState
-from dra_driver.ports import CdiSpecs, ClaimReader
+from dra_driver.ports import CdiSpecs, ClaimReader, EventSink
 from dra_driver.sharing.strategy import Strategies
 
 log = logging.getLogger(__name__)
 
 Answer = tuple[PreparedDevice, ...]
+
+_GIVE_UP_SECONDS = 180.0
+"""How long the reset of a card may fail before its claim is let go without."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +49,7 @@ class Edges:
     cdi: CdiSpecs
     store: Store
     steps: GpuSteps
+    events: EventSink
     inventory: Callable[[], Inventory]
 
 
@@ -50,6 +61,7 @@ class ClaimLifecycle:
         self._strategies = strategies
         self._pool = pool
         self._turn = turn
+        self._failing_since: dict[str, float] = {}
         self._claim_locks = KeyedLocks("claim")
         self._gpu_locks = KeyedLocks("GPU")
 
@@ -65,7 +77,7 @@ class ClaimLifecycle:
             if allocation is None:
                 return self._without_api(claim, record)
             if record is not None:
-                if record.state is ClaimState.COMPLETED and _matches(record, allocation):
+                if record.state is ClaimState.COMPLETED and is_for(record, allocation):
                     return self._again(record)
                 log.info(
                     "claim %s was %s for other devices or not to the end: undoing that first",
@@ -114,13 +126,26 @@ class ClaimLifecycle:
         if devices is not None:
             for prepared in record.devices:
                 _check_same_card(record.claim, prepared, devices)
-        if not self._edges.cdi.exists(record.claim.uid):
-            if devices is None:
-                raise DriverNotReady(f"the CDI file of claim {record.claim} is gone and the NVIDIA driver is not ready")
-            log.warning("the CDI file of claim %s is gone: writing it again", record.claim)
-            wanted = [devices[prepared.device] for prepared in record.devices]
-            self._edges.cdi.write(self._edges.cdi.plan(record.claim.uid, wanted))
+        self._restore_file(record, devices)
         return record.devices
+
+    def _restore_file(self, record: ClaimRecord, devices: Mapping[str, Device] | None) -> None:
+        """Write the CDI file again if it is not what it should be."""
+        uid, cdi = record.claim.uid, self._edges.cdi
+        if devices is None:
+            if not cdi.exists(uid):
+                raise DriverNotReady(f"the CDI file of claim {record.claim} is gone and the NVIDIA driver is not ready")
+            return
+        try:
+            spec = cdi.plan(uid, [devices[prepared.device] for prepared in record.devices])
+        except CdiError as error:
+            if not cdi.exists(uid):
+                raise
+            log.warning("claim %s keeps its CDI file, which could not be made now: %s", record.claim, error)
+            return
+        if not cdi.holds(spec):
+            log.warning("the CDI file of claim %s is gone or not what it should be: writing it again", record.claim)
+            cdi.write(spec)
 
     def _anew(self, allocation: Allocation) -> Answer:
         choices = choose(allocation, self._edges.inventory().devices, self._strategies)
@@ -131,8 +156,9 @@ class ClaimLifecycle:
             done = replace(record, state=ClaimState.COMPLETED)
             if record.plan.steps:
                 self._edges.store.put(record, forget_time_slices=sliced)
-            with self._undone_on_failure(record, epoch):
-                self._edges.steps.take(record.plan.steps)
+            taken: list[Step] = []
+            with self._undone_on_failure(record, epoch, taken):
+                self._edges.steps.take(record.plan.steps, taken)
                 self._edges.cdi.write(spec)
                 # Without steps the file is the only effect, and recovery finds a file that has no record.
                 if record.plan.steps:
@@ -159,12 +185,12 @@ class ClaimLifecycle:
         return record, epoch
 
     @contextmanager
-    def _undone_on_failure(self, record: ClaimRecord, epoch: str) -> Iterator[None]:
+    def _undone_on_failure(self, record: ClaimRecord, epoch: str, taken: Sequence[Step]) -> Iterator[None]:
         try:
             yield
         except Exception as error:
             try:
-                self._remove(record, epoch)
+                self._remove(record, epoch, taken)
             except DriverError as second:
                 # The record stays: the kubelet's next call or the sweep goes on from it.
                 log.error(
@@ -176,24 +202,56 @@ class ClaimLifecycle:
             raise
 
     def _take_back(self, record: ClaimRecord) -> None:
+        uid = record.claim.uid
         with self._gpu_locks.hold(device.gpu_uuid for device in record.devices):
-            self._remove(record, self._edges.steps.epoch() if _touched(record) else "")
+            touched = _touched(record)
+            if touched and record.state is ClaimState.COMPLETED:
+                # From here on the cards are not what the answer promised, also if this call does not come to its end.
+                record = replace(record, state=ClaimState.ENDING)
+                self._edges.store.put(record)
+            try:
+                self._remove(record, self._edges.steps.epoch() if touched else "")
+            except ControlError as error:
+                since = self._failing_since.setdefault(uid, time.monotonic())
+                if time.monotonic() - since < _GIVE_UP_SECONDS:
+                    raise
+                self._give_up(record, error)
+        self._failing_since.pop(uid, None)
 
-    def _remove(self, record: ClaimRecord, epoch: str) -> None:
+    def _give_up(self, record: ClaimRecord, error: ControlError) -> None:
+        """A card whose tool stays broken must not keep a pod from ending for ever."""
+        message = f"claim {record.claim} is unprepared without resetting its GPU, which failed again and again: {error}"
+        log.error("%s", message)
+        self._edges.events.warning("GPUResetFailed", message)
+        self._edges.store.forget_time_slices(device.gpu_uuid for device in record.devices)
+        self._edges.store.remove(record.claim.uid)
+
+    def _remove(self, record: ClaimRecord, epoch: str, taken: Sequence[Step] | None = None) -> None:
         self._edges.cdi.remove(record.claim.uid)
-        undone: Undone = self._edges.steps.undo(record, epoch)
+        undone: Undone = self._edges.steps.undo(record, epoch, taken)
         self._edges.store.remove(record.claim.uid, undone.time_slices, epoch)
+
+    # For recovery, which finds CDI files that have no record.
+
+    def adopt(self, record: ClaimRecord) -> bool:
+        """Take a claim over that has a CDI file and no record; False when that is not so (any more)."""
+        return self._settle_orphan(record.claim, lambda: self._edges.store.put(record))
+
+    def discard(self, claim: ClaimRef) -> bool:
+        """Remove the CDI file of a claim that has no record; False when that is not so (any more)."""
+        return self._settle_orphan(claim, lambda: self._edges.cdi.remove(claim.uid))
+
+    def _settle_orphan(self, claim: ClaimRef, settle: Callable[[], None]) -> bool:
+        # Another instance may work on the claim while recovery looks at its file: it holds still under turn and lock.
+        with self._turn.take(), self._claim_locks.hold([claim.uid]):
+            orphan = self._edges.store.get(claim.uid) is None and self._edges.cdi.exists(claim.uid)
+            if orphan:
+                settle()
+            return orphan
 
 
 def _touched(record: ClaimRecord) -> bool:
     return bool(record.plan.steps) or any(device.time_slice is not None for device in record.devices)
-
-
-def _matches(record: ClaimRecord, allocation: Allocation) -> bool:
-    """Whether a record was made for this allocation; a claim can be allocated anew under the same UID."""
-    held = [(d.device, d.requests, d.share_id, d.admin_access) for d in record.devices]
-    allocated = [(d.device, (d.request.partition("/")[0],), d.share_id, d.admin_access) for d in allocation.devices]
-    return held == allocated
 
 
 def _check_same_card(claim: ClaimRef, prepared: PreparedDevice, devices: Mapping[str, Device]) -> None:

@@ -60,43 +60,86 @@ class KeyedLocks:
 
 
 class ProcessTurn:
-    """A turn between processes: taken with the first call in flight here, given back with the last."""
+    """A turn between processes: taken with the first call in flight here, given back with the last.
+
+    A process that waits says so with a second lock, and the one that has the turn then lets no further call join, so
+    that a busy instance cannot keep another from its turn.
+    """
 
     def __init__(self, path: Path, wait_seconds: float = WAIT_SECONDS) -> None:
         self._path = path
         self._wait_seconds = wait_seconds
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._guard = threading.Lock()
+        self._turn = _lock_file(path)
+        self._wish = _lock_file(path.with_name(path.name + ".wish"))
+        self._state = threading.Condition()
         self._users = 0
+        self._waiting = 0
+
+    @property
+    def taken(self) -> bool:
+        """Whether a call is in flight here."""
+        return self._users > 0
 
     @contextmanager
     def take(self) -> Iterator[None]:
         """Work on claims. Raises LockTimeout when another process does not give the turn back."""
-        with self._guard:
-            if self._users == 0:
-                self._lock()
+        with self._state:
+            if not self._join():
+                self._wait()
             self._users += 1
         try:
             yield
         finally:
-            with self._guard:
+            with self._state:
                 self._users -= 1
                 if self._users == 0:
-                    fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+                    fcntl.flock(self._turn, fcntl.LOCK_UN)
+                    self._state.notify_all()
 
-    def _lock(self) -> None:
-        if not try_lock(self._descriptor):
-            deadline = time.monotonic() + self._wait_seconds
-            while not try_lock(self._descriptor):
+    def _join(self) -> bool:
+        """Under the condition: whether this process has the turn, or has it now."""
+        if self._waiting or self._wished_elsewhere():
+            return False
+        return self._users > 0 or try_lock(self._turn)
+
+    def _wished_elsewhere(self) -> bool:
+        if not try_lock(self._wish):
+            return True
+        fcntl.flock(self._wish, fcntl.LOCK_UN)
+        return False
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + self._wait_seconds
+        self._waiting += 1
+        try:
+            if not self._users and self._wished_elsewhere():
+                self._state.wait(2 * _POLL_SECONDS)  # the other side looks this often, and was first
+            while True:
+                # Shared, since both sides may wait; with users here, the wish is the other side's.
+                if not self._users:
+                    try_lock(self._wish, shared=True)
+                    if try_lock(self._turn):
+                        return
                 if time.monotonic() > deadline:
                     raise LockTimeout(
                         f"another instance of the driver held {self._path} for more than {self._wait_seconds:g} s"
                     )
-                time.sleep(_POLL_SECONDS)
+                self._state.wait(_POLL_SECONDS)
+                if self._users and not self._wished_elsewhere():
+                    return
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                fcntl.flock(self._wish, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Let go of the file. The turn must not be taken."""
-        os.close(self._descriptor)
+        """Let go of the files. The turn must not be taken."""
+        os.close(self._turn)
+        os.close(self._wish)
+
+
+def _lock_file(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def try_lock(descriptor: int, shared: bool = False) -> bool:

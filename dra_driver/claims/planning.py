@@ -8,6 +8,7 @@ from dra_driver.model.claims import AllocatedDevice, Allocation
 from dra_driver.model.devices import Device, Gpu, MigDevice
 from dra_driver.model.errors import BadConfig, UnknownDevice
 from dra_driver.model.plan import PreparedDevice, Step
+from dra_driver.model.records import ClaimRecord
 from dra_driver.sharing.strategy import GpuState, SharingConfig, Strategies
 from dra_driver_api.names import cdi_device_id
 
@@ -75,6 +76,13 @@ def _find(allocated: AllocatedDevice, allocation: Allocation, devices: Mapping[s
             f"claim {allocation.claim}"
         )
     return device
+
+
+def is_for(record: ClaimRecord, allocation: Allocation) -> bool:
+    """Whether a record was made for this allocation; a claim can be allocated anew under the same UID."""
+    held = [(d.device, d.requests, d.share_id, d.admin_access) for d in record.devices]
+    allocated = [(d.device, (d.request.partition("/")[0],), d.share_id, d.admin_access) for d in allocation.devices]
+    return held == allocated
 
 
 def plan_steps(choices: Sequence[Choice], states: Mapping[str, GpuState], strategies: Strategies) -> tuple[Step, ...]:

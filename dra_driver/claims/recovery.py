@@ -15,12 +15,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dra_driver.claims.allocation import read_allocation
-from dra_driver.claims.planning import choose
+from dra_driver.claims.lifecycle import Edges
+from dra_driver.claims.planning import choose, is_for
 from dra_driver.claims.store import Store
 from dra_driver.model.claims import ClaimRef
 from dra_driver.model.devices import Device
 from dra_driver.model.errors import (
     ApiError,
+    BadConfig,
+    CdiError,
     ClaimNotFound,
     DriverError,
     NotAllocated,
@@ -29,11 +32,13 @@ from dra_driver.model.errors import (
 )
 from dra_driver.model.plan import Plan, PreparedDevice
 from dra_driver.model.records import ClaimRecord, ClaimState
-from dra_driver.ports import CdiSpecs, ClaimReader, EventSink, Json
+from dra_driver.ports import CdiSpecs, EventSink, Json
 from dra_driver.sharing.strategy import Strategies
 from dra_driver_api.names import cdi_device_id
 
 log = logging.getLogger(__name__)
+
+Adopt = Callable[[ClaimRecord], bool]
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _BOOT_FACT = "boot_id"
@@ -100,7 +105,10 @@ def check_boot(store: Store, cdi: CdiSpecs, boot_id_path: Path = BOOT_ID) -> Non
             len(dropped),
         )
         for record in dropped:
-            cdi.remove(record.claim.uid)
+            try:
+                cdi.remove(record.claim.uid)
+            except CdiError as error:
+                log.warning("claim %s of before the reboot: %s", record.claim, error)
         store.clear()
     if known != current:
         store.set_fact(_BOOT_FACT, current)
@@ -109,10 +117,14 @@ def check_boot(store: Store, cdi: CdiSpecs, boot_id_path: Path = BOOT_ID) -> Non
 class Rebuild:
     """Takes over claims that have a CDI file and no record."""
 
-    def __init__(self, store: Store, cdi: CdiSpecs, api: ClaimReader, pool: str, strategies: Strategies) -> None:
-        self._store = store
-        self._cdi = cdi
-        self._api = api
+    def __init__(
+        self, edges: Edges, pool: str, strategies: Strategies, adopt: Adopt, discard: Callable[[ClaimRef], bool]
+    ) -> None:
+        self._store = edges.store
+        self._cdi = edges.cdi
+        self._api = edges.api
+        self._adopt = adopt
+        self._discard = discard
         self._pool = pool
         self._strategies = strategies
 
@@ -132,13 +144,18 @@ class Rebuild:
             log.warning("CDI files without record, and the API server does not say whose they are: %s", error)
             claims = None
         for uid, names in orphans.items():
-            record = self._record(uid, names, claims, devices)
-            if record is None:
-                log.warning("removing the CDI file of claim uid %s: no such claim is allocated on this node", uid)
-                self._cdi.remove(uid)
-            else:
-                log.warning("claim %s has a CDI file and no record: taken over", record.claim)
-                self._store.put(record)
+            try:
+                self._settle(uid, self._record(uid, names, claims, devices))
+            except DriverError as error:
+                # One file must not keep the node from serving.
+                log.warning("CDI file of claim uid %s: %s", uid, error)
+
+    def _settle(self, uid: str, record: ClaimRecord | None) -> None:
+        if record is None:
+            if self._discard(ClaimRef("", "", uid)):
+                log.warning("removed the CDI file of claim uid %s: no such claim is allocated on this node", uid)
+        elif self._adopt(record):
+            log.warning("claim %s had a CDI file and no record: taken over", record.claim)
 
     def _record(
         self, uid: str, names: Iterable[str], claims: Mapping[str, Json] | None, devices: Mapping[str, Device]
@@ -185,21 +202,18 @@ def _bare(uid: str, device: Device, pool: str) -> PreparedDevice:
 
 
 class Sweep:
-    """Unprepares claims whose object is gone from the API server, now and then.
+    """Unprepares claims whose object is gone from the API server, or allocated anew, now and then.
 
     The kubelet unprepares what it knows of; this is for what it forgot. A started claim goes at once. A completed
     one goes when two sweeps in a row found it gone, since its containers may still be ending.
     """
 
     def __init__(
-        self,
-        store: Store,
-        api: ClaimReader,
-        unprepare: Callable[[ClaimRef], None],
-        interval_seconds: float = 600.0,
+        self, edges: Edges, pool: str, unprepare: Callable[[ClaimRef], None], interval_seconds: float = 600.0
     ) -> None:
-        self._store = store
-        self._api = api
+        self._store = edges.store
+        self._api = edges.api
+        self._pool = pool
         self._unprepare = unprepare
         self._interval_seconds = interval_seconds
         self._stop = threading.Event()
@@ -231,25 +245,29 @@ class Sweep:
         for record in list(self._store.records()):
             if self._stop.is_set():
                 return
-            if self._exists(record.claim):
+            if self._belongs_here(record):
                 continue
-            if record.state is ClaimState.STARTED or record.claim.uid in self._gone:
+            if record.state is not ClaimState.COMPLETED or record.claim.uid in self._gone:
                 self._take_back(record)
             else:
                 gone.add(record.claim.uid)
         self._gone = gone
 
-    def _exists(self, claim: ClaimRef) -> bool:
+    def _belongs_here(self, record: ClaimRecord) -> bool:
+        """Whether the claim is still there and allocated to the devices that it holds."""
+        claim = record.claim
         if not claim.name:
             return any(found["metadata"]["uid"] == claim.uid for found in self._api.list_allocated())
         try:
-            self._api.get(claim)
-        except ClaimNotFound:
+            allocation = read_allocation(claim, self._api.get(claim), self._pool)
+        except (ClaimNotFound, NotAllocated, UnknownDevice):
             return False
-        return True
+        except BadConfig:
+            return True
+        return is_for(record, allocation)
 
     def _take_back(self, record: ClaimRecord) -> None:
-        log.warning("claim %s is gone from the API server: unpreparing it", record.claim)
+        log.warning("claim %s is gone, or its allocation is not this any more: unpreparing it", record.claim)
         try:
             self._unprepare(record.claim)
         except DriverError as error:

@@ -21,6 +21,8 @@ from dra_driver.model.records import ClaimRecord, ClaimState, Holder
 
 STATE_FILE = "state.db"
 _BUSY_SECONDS = 10.0
+_RESERVE_BYTES = 512 * 1024
+_FULL = "disk is full"
 
 _COLUMNS = "uid, namespace, name, state, prepared_at, steps, devices, checksum"
 _Row = tuple[str, str, str, str, float, str, str, int]
@@ -32,6 +34,7 @@ class Store:
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
+        self._reserve = path.with_name("state.reserve")
         self._lock = threading.Lock()
 
     @classmethod
@@ -51,7 +54,9 @@ class Store:
                 connection.close()
                 raise
         path.chmod(0o600)
-        return cls(connection, path)
+        store = cls(connection, path)
+        store._keep_reserve()
+        return store
 
     @classmethod
     def open_read_only(cls, path: Path) -> "Store":
@@ -147,7 +152,32 @@ class Store:
             _remember(connection, time_slices, epoch)
 
     def remove(self, uid: str, time_slices: Mapping[str, int] | None = None, epoch: str = "") -> None:
-        """Remove a claim and remember the slices that were reset. Missing is success."""
+        """Remove a claim and remember the slices that were reset. Missing is success.
+
+        On a full disk the reserve is spent: pods that are evicted for want of space must be able to go.
+        """
+        try:
+            self._remove(uid, time_slices, epoch)
+        except StateError as error:
+            if _FULL not in str(error) or not self._spend_reserve():
+                raise
+            self._remove(uid, time_slices, epoch)
+
+    def _keep_reserve(self) -> None:
+        try:
+            if not self._reserve.exists() or self._reserve.stat().st_size < _RESERVE_BYTES:
+                self._reserve.write_bytes(bytes(_RESERVE_BYTES))
+        except OSError:
+            self._reserve.unlink(missing_ok=True)
+
+    def _spend_reserve(self) -> bool:
+        try:
+            self._reserve.unlink()
+        except OSError:
+            return False
+        return True
+
+    def _remove(self, uid: str, time_slices: Mapping[str, int] | None, epoch: str) -> None:
         with self._writing() as connection:
             connection.execute("DELETE FROM claims WHERE uid = ?", (uid,))
             connection.execute("DELETE FROM holds WHERE claim_uid = ?", (uid,))
@@ -190,7 +220,8 @@ class Store:
         """Remember device name -> UUID; returns the names that had another UUID before, with that UUID."""
         with self._writing() as connection:
             before = dict(connection.execute("SELECT device, uuid FROM names").fetchall())
-            connection.executemany("INSERT OR REPLACE INTO names VALUES (?, ?)", list(names.items()))
+            news = [(name, uuid) for name, uuid in names.items() if before.get(name) != uuid]
+            connection.executemany("INSERT OR REPLACE INTO names VALUES (?, ?)", news)
         return {name: before[name] for name, uuid in names.items() if before.get(name, uuid) != uuid}
 
     @contextmanager

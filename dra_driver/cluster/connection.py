@@ -190,6 +190,8 @@ def _object(what: str, content: bytes) -> Json:
         found = json.loads(content)
     except ValueError:
         found = None
+    except RecursionError as error:
+        raise ApiError(f"{what}: the answer is nested too deeply to be read") from error
     if not isinstance(found, dict):
         # Most likely a proxy's page, which may be gone the next time.
         raise ApiUnreachable(f"{what}: the answer is not a JSON object: {content[:100]!r}")
@@ -200,7 +202,7 @@ def _server_message(content: bytes) -> str:
     """``message`` of a Status object, else the start of the text."""
     try:
         found = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     message = found.get("message") if isinstance(found, dict) else None
     text = message if isinstance(message, str) else content.decode("utf-8", errors="replace")

@@ -3,10 +3,13 @@
 The time slice has no NVML call. When and whether to set anything is decided elsewhere.
 """
 
+import fcntl
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -29,9 +32,12 @@ TIME_SLICES: Final = ("Default", "Short", "Medium", "Long")
 
 _LEVEL = re.compile(r"\b(default|short|medium|long)\b", re.IGNORECASE)
 _NOT_SUPPORTED = re.compile(r"not[ _-]?supported|unsupported", re.IGNORECASE)
+# Some failures are only printed: the exit code is 0 all the same.
+_FAILED = re.compile(r"^\s*failed\b|insufficient permissions", re.IGNORECASE | re.MULTILINE)
 _EXIT_UNSUPPORTED = frozenset({3, 13})
 _EXIT_GONE = frozenset({6, 9, 12, 15})
 _SHOWN_OUTPUT = 200
+_LOCK_POLL_S = 0.02
 
 
 class ComputeModes(Protocol):
@@ -61,14 +67,16 @@ class GpuTool:
         library: Callable[[], Path | None],
         timeout_s: float = 10.0,
         searched: str = "the driver root",
+        lock_directory: Path | None = None,
     ) -> None:
         self._find = find
         self._library = library
         self._timeout_s = timeout_s
         self._searched = searched
+        self._lock_directory = lock_directory
 
     @classmethod
-    def under(cls, root: Path, timeout_s: float = 10.0) -> "GpuTool":
+    def under(cls, root: Path, timeout_s: float = 10.0, lock_directory: Path | None = None) -> "GpuTool":
         """The tool and library of the driver root as seen by this process."""
         folders = ", ".join(folder or "." for folder in hostfs.BINARY_DIRECTORIES)
         return cls(
@@ -76,6 +84,7 @@ class GpuTool:
             library=lambda: hostfs.find_library(root, "libnvidia-ml.so.1"),
             timeout_s=timeout_s,
             searched=f"{root}: {folders}",
+            lock_directory=lock_directory,
         )
 
     def set_time_slice(self, gpu_uuid: str, interval: int) -> None:
@@ -86,7 +95,31 @@ class GpuTool:
         """
         if interval not in range(len(TIME_SLICES)):
             raise ControlError(f"GPU {gpu_uuid}: time slice {interval!r} is not one of 0, 1, 2, 3")
-        self._run(gpu_uuid, ("compute-policy", "-i", gpu_uuid, "--set-timeslice", str(interval)))
+        with self._alone(gpu_uuid) as lock:
+            self._run(gpu_uuid, ("compute-policy", "-i", gpu_uuid, "--set-timeslice", str(interval)), lock)
+
+    @contextmanager
+    def _alone(self, gpu_uuid: str) -> Iterator[Sequence[int]]:
+        """Wait for a run for this GPU that outlived a killed driver, or it would undo what is set now.
+
+        The lock goes with the last process that has it open, so also with a tool whose driver is gone. Raises
+        ControlTimeout.
+        """
+        if self._lock_directory is None:
+            yield ()
+            return
+        descriptor = os.open(self._lock_directory / f"{gpu_uuid}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            deadline = time.monotonic() + self._timeout_s
+            while not _try_lock(descriptor):
+                if time.monotonic() > deadline:
+                    raise ControlTimeout(
+                        f"GPU {gpu_uuid}: an nvidia-smi of an earlier driver still runs after {self._timeout_s:g} s"
+                    )
+                time.sleep(_LOCK_POLL_S)
+            yield (descriptor,)
+        finally:
+            os.close(descriptor)
 
     def time_slice(self, gpu_uuid: str) -> int | None:
         """The slice that ``nvidia-smi compute-policy --list`` shows, None when it does not tell.
@@ -102,20 +135,20 @@ class GpuTool:
             return None
         return parse_time_slice(output)
 
-    def _run(self, gpu_uuid: str, arguments: Sequence[str]) -> str:
+    def _run(self, gpu_uuid: str, arguments: Sequence[str], inherited: Sequence[int] = ()) -> str:
         tool = self._find()
         if tool is None:
             raise ControlGone(f"GPU {gpu_uuid}: nvidia-smi is not there (searched {self._searched})")
         shown = f'GPU {gpu_uuid}: "{" ".join((str(tool), *arguments))}"'
         try:
-            finished = run_limited((str(tool), *arguments), self._environment(), self._timeout_s)
+            finished = run_limited((str(tool), *arguments), self._environment(), self._timeout_s, inherited)
         except TimeoutError as error:
             raise ControlTimeout(f"{shown} was ended: {error}") from error
         except OSError as error:
             reason = error.strerror or str(error)
             kind = ControlGone if isinstance(error, FileNotFoundError | PermissionError) else ControlError
             raise kind(f"{shown} cannot be run: {reason}") from error
-        if finished.code != 0:
+        if finished.code != 0 or _FAILED.search(finished.output):
             raise _failure(shown, finished)
         return finished.output
 
@@ -191,6 +224,14 @@ def parse_time_slice(output: str) -> int | None:
     """
     levels = {word.capitalize() for word in _LEVEL.findall(output)}
     return TIME_SLICES.index(levels.pop()) if len(levels) == 1 else None
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _refused(gpu_uuid: str, change: str) -> ControlRefused:

@@ -36,8 +36,12 @@ class Finished:
         return f"was killed by signal {name}"
 
 
-def run_limited(command: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> Finished:
+def run_limited(
+    command: Sequence[str], environment: Mapping[str, str], timeout_s: float, inherited: Sequence[int] = ()
+) -> Finished:
     """Run a program without a shell or standard input, in a process group of its own.
+
+    inherited: descriptors that the program gets too, such as a file lock that shall last as long as it runs.
 
     Raises TimeoutError after ``timeout_s`` seconds, with the whole group killed, or OSError when it cannot be
     started. Any amount of output is read, so that the program never blocks on it.
@@ -50,6 +54,7 @@ def run_limited(command: Sequence[str], environment: Mapping[str, str], timeout_
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         process_group=0,
+        pass_fds=inherited,
     )
     assert process.stdout is not None  # noqa: S101 - for the type checker: PIPE was asked for
     try:

@@ -12,6 +12,7 @@ from typing import Final
 
 from dra_driver.kubelet.registration import CONDITION, Registrar
 from dra_driver.kubelet.server import ClaimService, DraServer
+from dra_driver.kubelet.sockets import sweep_stale
 from dra_driver.model.errors import DriverError, SettingError
 from dra_driver.ports import Readiness, Recorder
 from dra_driver_api import names
@@ -19,6 +20,8 @@ from dra_driver_api import names
 log = logging.getLogger(__name__)
 
 _POD_UID: Final = re.compile(r"[A-Za-z0-9-]{1,63}")
+_PODS_REGISTRATION: Final = re.compile(rf"{re.escape(names.DRIVER_NAME)}-{_POD_UID.pattern}-reg\.sock")
+_PODS_DRA: Final = re.compile(rf"dra-{_POD_UID.pattern}\.sock")
 _DEREGISTER_SECONDS: Final = 1.0
 
 
@@ -109,6 +112,9 @@ class KubeletPlugin:
         except DriverError:
             self._dra.stop(0)
             raise
+        # After ours are there, so that the kubelet at no time finds the driver without a socket.
+        sweep_stale(self._registry_dir, _PODS_REGISTRATION)
+        sweep_stale(self._dra.path.parent, _PODS_DRA)
         self._watcher.start()
 
     def stop(self, grace: float) -> None:

@@ -7,13 +7,12 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 import grpc
 
+from dra_driver.kubelet.lanes import CALLS, Lane
 from dra_driver.kubelet.sockets import SocketServer
 from dra_driver.model.claims import ClaimRef
 from dra_driver.model.errors import ClaimError, DriverError, StateError
@@ -25,6 +24,12 @@ log = logging.getLogger(__name__)
 
 MAX_ERROR_CHARS: Final = 999
 """Longest error text of a claim; Kubernetes cuts an event's message at 1,024 and adds words of its own."""
+
+MAX_FIELD_CHARS: Final = 253
+"""Longest name of an object in Kubernetes (a DNS subdomain); namespaces and UIDs are shorter still."""
+
+_SPARE_WORKERS: Final = 16
+"""For calls that wait in no lane: those without claims, which is how probes ask, and those that are refused."""
 
 _NO_LINE = re.compile(r"[\s\x00-\x1f\x7f]+")
 
@@ -41,29 +46,20 @@ class ClaimService(Protocol):
         """Give a claim's devices back; an unknown claim is a success. Raises DriverError."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Operation:
-    """``name``: value of the metrics' label ``operation``."""
-
-    name: str
-    count_error: Callable[[str], None]
-
-
 class DraServer(dra_pb2_grpc.DRAPluginServicer):
     """Serves NodePrepareResources and NodeUnprepareResources (``k8s.io.kubelet.pkg.apis.dra.v1``)."""
 
     def __init__(self, socket_path: Path, service: ClaimService, recorder: Recorder, workers: int = 16) -> None:
-        """``workers``: calls handled at the same time, and claims of calls that carry several.
+        """``workers``: claims prepared at the same time, and claims unprepared at the same time.
 
         Raises SettingError when the socket path is too long.
         """
         self._service = service
         self._recorder = recorder
-        self._server = SocketServer(socket_path, self._add_to, workers)
-        # Apart from the pool that takes calls: a call waits for its claims, else it might block itself.
-        self._claims = ThreadPoolExecutor(workers, thread_name_prefix="claim")
-        self._prepare = _Operation("prepare", recorder.prepare_error)
-        self._unprepare = _Operation("unprepare", recorder.unprepare_error)
+        # Threads are made when a call finds none idle, so room for a rush of pods costs nothing until it comes.
+        self._server = SocketServer(socket_path, self._add_to, 2 * CALLS + _SPARE_WORKERS)
+        self._prepare = Lane("prepare", recorder.prepare_error, workers)
+        self._unprepare = Lane("unprepare", recorder.unprepare_error, workers)
 
     def _add_to(self, server: grpc.Server) -> None:
         dra_pb2_grpc.add_DRAPluginServicer_to_server(self, server)
@@ -88,73 +84,108 @@ class DraServer(dra_pb2_grpc.DRAPluginServicer):
     def stop(self, grace: float) -> None:
         """Refuse new calls, give running ones ``grace`` seconds, remove the socket. Idempotent."""
         self._server.stop(grace)
-        self._claims.shutdown(wait=False)
+        self._prepare.close()
+        self._unprepare.close()
 
     def NodePrepareResources(  # noqa: N802
         self, request: dra_pb2.NodePrepareResourcesRequest, context: grpc.ServicerContext
     ) -> dra_pb2.NodePrepareResourcesResponse:
         """One entry for each claim UID of the request."""
-        return dra_pb2.NodePrepareResourcesResponse(claims=self._each(request.claims, self._prepare_one))
+        return dra_pb2.NodePrepareResourcesResponse(claims=self._each(self._prepare, request.claims, self._prepare_one))
 
     def NodeUnprepareResources(  # noqa: N802
         self, request: dra_pb2.NodeUnprepareResourcesRequest, context: grpc.ServicerContext
     ) -> dra_pb2.NodeUnprepareResourcesResponse:
         """One entry for each claim UID of the request."""
-        return dra_pb2.NodeUnprepareResourcesResponse(claims=self._each(request.claims, self._unprepare_one))
+        answers = self._each(self._unprepare, request.claims, self._unprepare_one)
+        return dra_pb2.NodeUnprepareResourcesResponse(claims=answers)
 
-    def _each(self, claims: Iterable[dra_pb2.Claim], answer: Callable[[dra_pb2.Claim], Answer]) -> dict[str, Answer]:
+    def _each(
+        self,
+        lane: Lane,
+        claims: Iterable[dra_pb2.Claim],
+        answer: Callable[[dra_pb2.Claim, DriverError | None], Answer],
+    ) -> dict[str, Answer]:
         by_uid: dict[str, dra_pb2.Claim] = {}
         for claim in claims:
             by_uid.setdefault(claim.uid, claim)
-        if len(by_uid) < 2:
-            return {uid: answer(claim) for uid, claim in by_uid.items()}
-        return dict(zip(by_uid, self._claims.map(answer, by_uid.values()), strict=True))
+        if not by_uid:
+            return {}
+        with lane.call() as admitted:
+            if not admitted or len(by_uid) == 1:
+                refusal = None if admitted else lane.full
+                return {uid: answer(claim, refusal) for uid, claim in by_uid.items()}
+            answers = lane.map(lambda claim: answer(claim, None), by_uid.values())
+            return dict(zip(by_uid, answers, strict=True))
 
-    def _prepare_one(self, claim: dra_pb2.Claim) -> dra_pb2.NodePrepareResourceResponse:
+    def _prepare_one(self, claim: dra_pb2.Claim, refusal: DriverError | None) -> dra_pb2.NodePrepareResourceResponse:
         devices, error = self._attempt(
-            self._prepare, claim, lambda ref: [_device(device) for device in self._service.prepare(ref)]
+            self._prepare, claim, lambda ref: [_device(device) for device in self._service.prepare(ref)], refusal
         )
         return dra_pb2.NodePrepareResourceResponse(devices=devices or (), error=error)
 
-    def _unprepare_one(self, claim: dra_pb2.Claim) -> dra_pb2.NodeUnprepareResourceResponse:
-        _, error = self._attempt(self._unprepare, claim, self._service.unprepare)
+    def _unprepare_one(
+        self, claim: dra_pb2.Claim, refusal: DriverError | None
+    ) -> dra_pb2.NodeUnprepareResourceResponse:
+        _, error = self._attempt(self._unprepare, claim, self._service.unprepare, refusal)
         return dra_pb2.NodeUnprepareResourceResponse(error=error)
 
     def _attempt(
-        self, operation: _Operation, claim: dra_pb2.Claim, work: Callable[[ClaimRef], Answer]
+        self,
+        lane: Lane,
+        claim: dra_pb2.Claim,
+        work: Callable[[ClaimRef], Answer],
+        refusal: DriverError | None,
     ) -> tuple[Answer | None, str]:
-        """(result, '') or (None, error text); counted either way."""
+        """(result, '') or (None, error text); counted either way. refusal: answered instead of work."""
         ref = ClaimRef(namespace=claim.namespace, name=claim.name, uid=claim.uid)
         started = time.monotonic()
-        self._recorder.inflight(operation.name, 1)
+        self._recorder.inflight(lane.operation, 1)
         try:
             _check(ref)
-            result = work(ref)
+            if refusal is not None:
+                raise refusal
+            with lane.place():
+                result = work(ref)
         except DriverError as error:
             text = event_text(error)
-            operation.count_error(error.kind)
-            log.warning("claim %s: %s failed: %s", ref, operation.name, text)
+            lane.count_error(error.kind)
+            log.warning("claim %s: %s failed: %s", _shown(ref), lane.operation, text)
             return None, text
         except Exception as error:
-            log.exception("claim %s: %s failed with an unexpected error", ref, operation.name)
-            operation.count_error(DriverError.kind)
+            log.exception("claim %s: %s failed with an unexpected error", _shown(ref), lane.operation)
+            lane.count_error(DriverError.kind)
             return None, event_text(error, f"internal error: {type(error).__name__}: ")
         finally:
-            self._recorder.inflight(operation.name, -1)
+            self._recorder.inflight(lane.operation, -1)
         seconds = time.monotonic() - started
-        self._recorder.observe_call(operation.name, seconds)
-        log.debug("claim %s: %s took %.1f ms", ref, operation.name, seconds * 1000)
+        self._recorder.observe_call(lane.operation, seconds)
+        log.debug("claim %s: %s took %.1f ms", _shown(ref), lane.operation, seconds * 1000)
         return result, ""
 
 
 def _check(claim: ClaimRef) -> None:
-    """The kubelet always names all three; an empty UID would otherwise reach file names."""
+    """The kubelet always names all three; an empty UID would otherwise reach file names, a huge one log lines."""
+    for field in ("namespace", "name", "uid"):
+        length = len(getattr(claim, field))
+        if length > MAX_FIELD_CHARS:
+            raise ClaimError(
+                f"request names a claim whose {field} has {length} characters, at most {MAX_FIELD_CHARS} are "
+                f"allowed: not a valid {field}"
+            )
     for field in ("namespace", "name", "uid"):
         if not getattr(claim, field):
             raise ClaimError(
                 f"request names a claim without {field}: namespace {claim.namespace!r}, name {claim.name!r}, "
                 f"uid {claim.uid!r}"
             )
+
+
+def _shown(claim: ClaimRef) -> str:
+    """The claim for log lines: without line breaks and not longer than a real claim could be."""
+    return str(
+        ClaimRef(*(_NO_LINE.sub(" ", text[:MAX_FIELD_CHARS]) for text in (claim.namespace, claim.name, claim.uid)))
+    )
 
 
 def _device(prepared: PreparedDevice) -> dra_pb2.Device:

@@ -6,6 +6,7 @@ Knows nothing of the services it carries. Failures are StateError, or SettingErr
 import contextlib
 import logging
 import os
+import re
 import secrets
 import socket
 import stat
@@ -80,6 +81,30 @@ def clear_stale(path: Path) -> None:
     except OSError as error:
         raise StateError(f"stale socket {path} cannot be removed: {error.strerror}") from error
     log.info("removed stale socket %s", path)
+
+
+def sweep_stale(directory: Path, name: re.Pattern[str]) -> None:
+    """Remove sockets whose whole name matches and that refuse connections. Never raises: what cannot be told stays.
+
+    A pod that is killed leaves its sockets behind, and the next pod has other names.
+    """
+    try:
+        found = [path for path in directory.iterdir() if name.fullmatch(path.name)]
+    except OSError as error:
+        log.debug("%s cannot be searched for stale sockets: %s", directory, error.strerror)
+        return
+    for path in found:
+        before = _identity(path)
+        try:
+            # Looked at twice: another instance may have put its own in place meanwhile.
+            if not stat.S_ISSOCK(path.lstat().st_mode) or _is_served(path) or _identity(path) != before:
+                continue
+            path.unlink(missing_ok=True)
+            log.info("removed stale socket %s of another pod", path)
+        except FileNotFoundError:
+            continue
+        except (OSError, StateError) as error:
+            log.warning("stale socket %s cannot be removed: %s", path, error)
 
 
 def _is_served(path: Path) -> bool:

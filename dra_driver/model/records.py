@@ -8,10 +8,11 @@ from dra_driver.model.plan import Plan, PreparedDevice
 
 
 class ClaimState(Enum):
-    """STARTED: steps may have been taken. COMPLETED: the kubelet may be given the answer."""
+    """STARTED: steps may have been taken. COMPLETED: the kubelet may be given the answer. ENDING: being undone."""
 
     STARTED = "started"
     COMPLETED = "completed"
+    ENDING = "ending"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -277,7 +277,6 @@ def test_tool_that_fails_to_reset_keeps_the_claim_until_it_works(odd_tools: Node
     assert odd_tools.left_behind() == []
 
 
-@pytest.mark.xfail(strict=True, reason="undoing stops at the first card that fails")
 def test_card_with_a_broken_tool_does_not_keep_the_others_of_its_claim(directory: Path) -> None:
     broken = {"gpu": 1, "exitCode": 1, "stderr": "broken"}
     path = scenario(directory / "broken.yaml", tool={"behaviours": [broken]})
@@ -304,7 +303,6 @@ def test_node_without_a_tool_serves_claims_that_need_none(directory: Path) -> No
 # Load.
 
 
-@pytest.mark.xfail(strict=True, reason="one pool serves prepares, unprepares and the probes")
 def test_slow_prepares_keep_neither_probes_nor_unprepares_waiting(directory: Path) -> None:
     with SimulatedCluster(directory) as cluster, ThreadPoolExecutor(16) as kubelets:
         node = Node(cluster)

@@ -157,7 +157,6 @@ class Load:
         return errors
 
 
-@pytest.mark.xfail(reason="now and then a claim is revived, as in the next test")
 def test_update_under_load_fails_no_call_and_rewrites_no_slice(node: Node) -> None:
     old = node.start("--pod-uid=old")
     published = node.published()
@@ -176,7 +175,6 @@ def test_update_under_load_fails_no_call_and_rewrites_no_slice(node: Node) -> No
         assert node.left_behind() == []
 
 
-@pytest.mark.xfail(strict=True, reason="recovery beside a living instance takes over claims that are just unprepared")
 def test_new_instance_revives_no_claim_that_the_old_one_gives_back_meanwhile(node: Node) -> None:
     node.start("--pod-uid=old")
     claims = [node.claim(f"leaving-{number}", [f"gpu-{number}"]) for number in range(GPUS)]

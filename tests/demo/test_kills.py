@@ -108,7 +108,6 @@ def test_claim_that_was_killed_half_way_and_deleted_is_undone_at_the_next_start(
     until(lambda: not node.left_behind(), "the sweep to undo the claim", 10)
 
 
-@pytest.mark.xfail(strict=True, reason="a completed claim that is half unprepared still counts as completed")
 def test_claim_that_was_half_unprepared_gets_its_slices_again(lasting_node: Node) -> None:
     node = lasting_node
     claim = node.claim("coming-back", ["gpu-2", "gpu-3"], "Long")
@@ -121,7 +120,6 @@ def test_claim_that_was_half_unprepared_gets_its_slices_again(lasting_node: Node
         assert node.give_back(claim) == ""
 
 
-@pytest.mark.xfail(strict=True, reason="nvidia-smi outlives a driver that is killed")
 def test_tool_of_a_killed_driver_changes_no_card_later(node: Node) -> None:
     tool = node.paths.plugin / "simulated-node/usr/bin/nvidia-smi"
     mark = node.paths.root / "slow"
@@ -215,7 +213,6 @@ def test_disk_that_fills_in_the_middle_of_prepare_leaves_nothing(directory: Path
         node.answer(claim)
 
 
-@pytest.mark.xfail(strict=True, reason="the CDI directory is made at start only")
 def test_cdi_directory_that_was_removed_comes_back_with_the_next_claim(lasting_node: Node) -> None:
     node = lasting_node
     shutil.rmtree(node.paths.cdi)
@@ -228,7 +225,6 @@ def test_cdi_directory_that_was_removed_comes_back_with_the_next_claim(lasting_n
         node.paths.cdi.mkdir(exist_ok=True)
 
 
-@pytest.mark.xfail(strict=True, reason="recovery gives up at the first file that it cannot remove")
 def test_directory_named_like_a_claims_file_does_not_take_the_node_down(directory: Path) -> None:
     with SimulatedCluster(directory / "node") as cluster:
         node = Node(cluster)

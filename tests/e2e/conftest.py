@@ -13,7 +13,7 @@ from hack.cluster.cluster import Cluster
 from hack.cluster.node import Node
 from hack.cluster.plan import Plan
 from hack.image import gpu_report, oci, platforms
-from tests.e2e import evidence
+from tests.e2e import evidence, manifests
 from tests.e2e.host_driver import HostDriver
 from tests.e2e.node_view import NodeView
 from tests.e2e.waiting import until
@@ -36,6 +36,7 @@ def cluster(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
         image, _ = gpu_report.image(gpu_report.NAME, platforms.native())
         oci.write(image, archive)
         made.import_images(archive)
+        made.api.apply_all(manifests.KUBELET_RIGHTS)
         yield made
     finally:
         if os.environ.get("E2E_KEEP") != "1":

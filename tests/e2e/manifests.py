@@ -13,6 +13,28 @@ Json = dict[str, Any]
 RESOURCE: Final = "resource.k8s.io/v1"
 CLASS: Final = "gpu.nvidia.com"
 
+_RBAC: Final = "rbac.authorization.k8s.io"
+KUBELET_RIGHTS: Final[tuple[Json, ...]] = (
+    {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "kubelets-read-at-once"},
+        "rules": [
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
+            {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]},
+        ],
+    },
+    {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "kubelets-read-at-once"},
+        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": "kubelets-read-at-once"},
+        "subjects": [{"apiGroup": _RBAC, "kind": "Group", "name": "system:nodes"}],
+    },
+)
+"""Kubernetes' node authorizer learns of a pod's claim by a watch. On a busy machine the kubelet is told first: its GET is
+refused ("no relationship found between node and this object"), and it tries again only after a minute and a half."""
+
 
 def pod(name: str, **claims: Json) -> Json:
     """A pod with one container, which reports its GPUs and stays; claims: name in the pod -> how it is referred to."""

@@ -62,7 +62,7 @@ def test_namespace_deleted_while_its_pods_start_leaves_nothing(world: World, dri
     world.apply(template("single", config=[time_slicing("Short")]))
     world.apply(deployment("many", 4, gpu=from_template("single")))
     until(driver.view.rows, "a claim to be prepared")
-    world.close()
+    world.delete_namespace()
     until(lambda: not driver.view.left_behind(), lambda: f"a clean node: {driver.view.left_behind()}")
 
 

@@ -54,11 +54,18 @@ class World:
         until(lambda: self._api.find(account), f"service account of namespace {self.namespace}")
 
     def close(self) -> None:
-        """Delete it with all that is in it, and wait until it is gone."""
+        """Delete all that is in it, wait until that is gone, and have the empty namespace deleted."""
+        for kind in ("Deployment", "Pod", "ResourceClaim"):
+            self.request_deletion(_COLLECTIONS[kind].format(self.namespace))
+        for kind in ("Pod", "ResourceClaim"):
+            until(partial(self._none, kind), self._in_vain(f"each {kind} to go"))
+        self.request_deletion(f"/api/v1/namespaces/{self.namespace}")
+
+    def delete_namespace(self) -> None:
+        """Delete the namespace with all that is in it, and wait until it is gone."""
         path = f"/api/v1/namespaces/{self.namespace}"
-        if self._api.find(path):
-            self.request_deletion(path)
-        until(lambda: self._api.find(path) is None, lambda: f"namespace {self.namespace} to go\n{self.describe()}")
+        self.request_deletion(path)
+        until(lambda: self._api.find(path) is None, self._in_vain(f"namespace {self.namespace} to go"))
 
     def request_deletion(self, path: str, grace_s: int | None = None) -> None:
         """DELETE; that it is gone already is fine."""
@@ -170,6 +177,9 @@ class World:
             return str(error)
         lines += [f"{each['involvedObject']['name']}: {each['reason']}: {each['message']}" for each in warnings[-20:]]
         return "\n".join(lines)
+
+    def _none(self, kind: str) -> bool:
+        return not self.all(kind)
 
     def _running(self, name: str) -> Json | None:
         found = self.get("Pod", name)

@@ -117,6 +117,10 @@ class FakeCdi:
             raise CdiError("no space left on device")
         self.files[spec.claim_uid] = self._planned[spec.claim_uid]
 
+    def holds(self, spec: FakeSpec) -> bool:
+        """As CdiSpecs."""
+        return self.files.get(spec.claim_uid) == self._planned[spec.claim_uid]
+
     def remove(self, claim_uid: str) -> None:
         """As CdiSpecs."""
         self.files.pop(claim_uid, None)

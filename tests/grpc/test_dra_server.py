@@ -1,3 +1,4 @@
+import contextlib
 import socket
 import stat
 import threading
@@ -153,6 +154,78 @@ def test_claim_without_a_field_gets_an_error_that_names_it(server: DraServer, se
 
     assert f"without {field}" in answers[incomplete.uid].error
     assert service.calls == []
+
+
+@pytest.mark.parametrize("field", ["namespace", "name", "uid"])
+def test_field_that_is_longer_than_any_name_is_refused_and_not_logged(
+    server: DraServer, service: Service, field: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    huge = dra_pb2.Claim(**{"namespace": "default", "name": "claim-1", "uid": "uid-1", field: "n" * 1_000_000})
+
+    prepared, unprepared = prepare(server.path, huge), unprepare(server.path, huge)
+
+    for answer in (prepared[huge.uid], unprepared[huge.uid]):
+        assert f"{field} has 1000000 characters, at most 253" in answer.error
+    assert service.calls == []
+    assert len(caplog.messages) == 2
+    assert max(map(len, caplog.messages)) < 1000
+
+
+def test_name_of_253_characters_is_handed_on(server: DraServer, service: Service) -> None:
+    assert prepare(server.path, claim("uid-1", "n" * 253))["uid-1"].error == ""
+
+
+def test_line_break_in_a_name_makes_no_second_log_line(
+    server: DraServer, service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.on["uid-1"] = BadConfig("no")
+
+    prepare(server.path, claim("uid-1", "a\nINFO forged"))
+
+    assert caplog.messages == ["claim default/a INFO forged (uid uid-1): prepare failed: no"]
+
+
+@pytest.fixture
+def sixteen_busy(server: DraServer, service: Service, recorder: Remembering) -> Iterator[threading.Event]:
+    """Prepares of claims busy-0 to busy-19 as calls of their own, which hang until the event is set."""
+    go_on = threading.Event()
+    service.on = {f"busy-{n}": go_on.wait for n in range(20)}
+
+    def call(uid: str) -> None:
+        with contextlib.suppress(grpc.RpcError):  # a server that stops drops the call
+            prepare(server.path, claim(uid))
+
+    callers = [threading.Thread(target=call, args=(uid,)) for uid in service.on]
+    for caller in callers:
+        caller.start()
+    wait_until(lambda: recorder.now["prepare"] == 20 and len(service.calls) >= 16)
+    yield go_on
+    go_on.set()
+    for caller in callers:
+        caller.join()
+
+
+@pytest.mark.usefixtures("sixteen_busy")
+def test_empty_request_and_unprepares_wait_for_no_prepare(server: DraServer) -> None:
+    assert prepare(server.path) == {}
+    assert unprepare(server.path, claim("a"))["a"].error == ""
+    assert sorted(unprepare(server.path, claim("b"), claim("c"))) == ["b", "c"]
+
+
+def test_sixteen_claims_are_prepared_at_a_time_and_the_others_afterwards(
+    service: Service, sixteen_busy: threading.Event, recorder: Remembering
+) -> None:
+    assert len([uid for what, uid in service.calls if what == "prepare"]) == 16
+    sixteen_busy.set()
+    wait_until(lambda: recorder.calls["prepare"] == 20)
+
+
+def test_claims_that_wait_are_told_when_the_driver_stops(
+    server: DraServer, service: Service, sixteen_busy: threading.Event, recorder: Remembering
+) -> None:
+    server.stop(0)
+
+    wait_until(lambda: recorder.errors == [("prepare", "lock_acquire")] * 4)
 
 
 def test_uid_named_twice_is_prepared_once(server: DraServer, service: Service) -> None:

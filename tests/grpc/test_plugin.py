@@ -144,6 +144,39 @@ def test_new_pod_goes_on_when_the_old_one_stops(make_plugin: MakePlugin) -> None
     assert prepare(Path(register(new.registration_socket).endpoint), claim("uid-1"))["uid-1"].error == ""
 
 
+def _left_by_killed(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(path))
+        killed.listen()
+
+
+def test_sockets_of_killed_pods_are_removed_at_start(make_plugin: MakePlugin, registry: Path) -> None:
+    plugin = make_plugin("new")
+    plugins = plugin.dra_socket.parent
+    plugins.mkdir(parents=True)
+    _left_by_killed(registry / "gpu.nvidia.com-gone-reg.sock")
+    _left_by_killed(plugins / "dra-gone.sock")
+
+    plugin.start()
+
+    assert [path.name for path in registry.iterdir()] == ["gpu.nvidia.com-new-reg.sock"]
+    assert [path.name for path in plugins.iterdir()] == ["dra-new.sock"]
+
+
+def test_what_is_served_or_not_ours_or_no_socket_stays_at_start(make_plugin: MakePlugin, registry: Path) -> None:
+    old, new = make_plugin("old"), make_plugin("new")
+    old.start()
+    foreign = registry / "nic.example.com-gone-reg.sock"
+    _left_by_killed(foreign)
+    no_socket = registry / "gpu.nvidia.com-file-reg.sock"
+    no_socket.touch()
+
+    new.start()
+
+    assert all(path.exists() for path in (foreign, no_socket, old.registration_socket, old.dra_socket))
+    assert prepare(old.dra_socket, claim("uid-1"))["uid-1"].error == ""
+
+
 @pytest.mark.parametrize("pod_uid", ["../x", "a/b", "a" * 64, "a b"])
 def test_pod_uid_that_cannot_be_part_of_a_file_name_is_refused(make_plugin: MakePlugin, pod_uid: str) -> None:
     with pytest.raises(SettingError, match="pod UID"):

@@ -1,4 +1,5 @@
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -194,10 +195,23 @@ def test_written_maps_a_file_of_other_bytes_to_no_devices(specs: ClaimSpecs, roo
     assert specs.written() == {UID: ()}
 
 
-def test_written_maps_a_directory_of_that_name_to_no_devices(specs: ClaimSpecs, root: Path) -> None:
+@pytest.mark.timeout(20)
+def test_written_leaves_out_what_is_no_file_and_opens_no_fifo(specs: ClaimSpecs, root: Path) -> None:
     _file(root).mkdir()
+    os.mkfifo(_file(root, OTHER_UID))
 
-    assert specs.written() == {UID: ()}
+    assert specs.written() == {}
+
+
+def test_claims_file_holds_its_spec_until_it_is_changed(specs: ClaimSpecs, root: Path) -> None:
+    spec = specs.plan(UID, [make_gpu(0)])
+    assert not specs.holds(spec)
+
+    specs.write(spec)
+    assert specs.holds(spec)
+
+    _file(root).write_text(spec.text[: len(spec.text) // 2])
+    assert not specs.holds(spec)
 
 
 def test_written_maps_a_huge_file_to_no_devices(specs: ClaimSpecs, root: Path) -> None:

@@ -1,7 +1,11 @@
+import errno
 import os
 import resource
+import shutil
+import socket
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +17,34 @@ from dra_driver.model.errors import CdiError, SettingError
 UID = "0e8a1f2c-3b4d-4a5e-9f60-718293a4b5c6"
 FILE = f"k8s.gpu.nvidia.com-claim_{UID}.yaml"
 BAD_UIDS = ["", ".", "..", "../x", "a/b", "/etc/passwd", "a..b", "a b", "a\n", "a\0b", "-a", "a-", "ü", "*", "a" * 129]
+
+
+def _bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+
+NO_FILES: dict[str, Callable[[Path], object]] = {
+    "directory": lambda path: (path / "inside").mkdir(parents=True),
+    "fifo": os.mkfifo,
+    "socket": _bind,
+    "link": lambda path: path.symlink_to("a"),
+    "dangling": lambda path: path.symlink_to("nowhere"),
+}
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Like tmp_path, but short enough for unix sockets."""
+    with tempfile.TemporaryDirectory(prefix="dra-") as name:
+        yield Path(name)
+
+
+def _raising(number: int) -> Callable[..., None]:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
 
 
 @contextmanager
@@ -63,9 +95,37 @@ def test_root_that_is_there_but_cannot_be_written_is_a_setting_error_with_the_pa
         CdiDirectory(Path("/proc/self/fdinfo"))
 
 
-def test_full_disk_at_start_is_a_setting_error(tmp_path: Path) -> None:
-    with _no_room_for_files(), pytest.raises(SettingError, match=rf"found {tmp_path}, cannot write there: "):
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT], ids=["disk", "quota"])
+def test_full_disk_at_start_is_told_and_ends_nothing(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as full:
+        full.setattr("dra_driver.cdi.directory.write_atomically", _raising(number))
+        directory = CdiDirectory(tmp_path)
+        with pytest.raises(CdiError, match=f"{FILE} cannot be written"):
+            directory.write(UID, "text\n")
+
+    assert f"CDI directory {tmp_path} is full" in caplog.text
+    directory.write(UID, "text\n")
+    assert directory.list() == (UID,)
+
+
+def test_read_only_disk_at_start_is_a_setting_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dra_driver.cdi.directory.write_atomically", _raising(errno.EROFS))
+
+    with pytest.raises(SettingError, match=rf"found {tmp_path}, cannot write there: Read-only"):
         CdiDirectory(tmp_path)
+
+
+def test_disk_too_full_for_the_directory_itself_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as full:
+        full.setattr(Path, "mkdir", _raising(errno.ENOSPC))
+        directory = CdiDirectory(tmp_path / "cdi")
+    assert directory.list() == ()
+
+    directory.write(UID, "text\n")
+
+    assert directory.list() == (UID,)
 
 
 def test_file_has_the_agreed_name_and_all_may_read_it(tmp_path: Path) -> None:
@@ -93,20 +153,80 @@ def test_full_disk_is_a_cdi_error_with_the_path_and_keeps_the_old_file(tmp_path:
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {FILE: "old\n"}
 
 
-def test_directory_that_vanished_is_a_cdi_error_with_the_path(tmp_path: Path) -> None:
+def test_directory_that_vanished_is_made_again_with_its_parents(tmp_path: Path) -> None:
+    directory = CdiDirectory(tmp_path / "run/cdi")
+    shutil.rmtree(tmp_path / "run")
+
+    directory.write(UID, "text\n")
+
+    assert (tmp_path / "run/cdi" / FILE).read_text() == "text\n"
+
+
+def test_directory_that_vanished_holds_nothing_and_removal_from_it_is_success(tmp_path: Path) -> None:
     directory = CdiDirectory(tmp_path / "cdi")
     (tmp_path / "cdi").rmdir()
 
-    with pytest.raises(CdiError, match=rf"^CDI spec {tmp_path}/cdi/{FILE} cannot be written: No such file"):
+    directory.remove(UID)
+
+    assert directory.list() == ()
+    assert not directory.holds(UID, "text\n")
+
+
+def test_directory_that_cannot_be_made_again_is_a_cdi_error_with_the_path(tmp_path: Path) -> None:
+    directory = CdiDirectory(tmp_path / "cdi")
+    (tmp_path / "cdi").rmdir()
+    (tmp_path / "cdi").symlink_to("nowhere/at/all")
+
+    with pytest.raises(CdiError, match=rf"^CDI spec {tmp_path}/cdi/{FILE} cannot be written: "):
         directory.write(UID, "text\n")
 
 
-def test_file_that_cannot_be_removed_is_a_cdi_error_with_the_path(tmp_path: Path) -> None:
-    directory = CdiDirectory(tmp_path)
-    (tmp_path / FILE).mkdir()
+@pytest.mark.parametrize("make", NO_FILES.values(), ids=NO_FILES)
+def test_what_is_no_file_is_no_claims_spec_and_told_once(
+    short_path: Path, make: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = CdiDirectory(short_path)
+    directory.write("a", "text\n")
+    make(short_path / FILE)
 
-    with pytest.raises(CdiError, match=rf"^CDI spec {tmp_path}/{FILE} cannot be removed: "):
+    assert [directory.list(), directory.list()] == [("a",), ("a",)]
+    assert not directory.exists(UID)
+    assert not directory.holds(UID, "text\n")
+    assert directory.remove_strays({"a"}) == ()
+    assert [str(short_path / FILE) in text for text in caplog.messages] == [True]
+
+
+@pytest.mark.parametrize("make", NO_FILES.values(), ids=NO_FILES)
+def test_removal_of_what_is_no_file_is_a_cdi_error_with_the_path(
+    short_path: Path, make: Callable[[Path], object]
+) -> None:
+    directory = CdiDirectory(short_path)
+    make(short_path / FILE)
+
+    with pytest.raises(CdiError, match=rf"^CDI spec {short_path}/{FILE} cannot be removed: it is no regular file"):
         directory.remove(UID)
+
+    assert os.path.lexists(short_path / FILE)
+
+
+@pytest.mark.parametrize("content", [b"", b"tex", b"text\n\n", b"texT\n", b"\xff\xfe\xfd\xfc\xfb"])
+def test_file_with_other_content_does_not_hold_the_text(tmp_path: Path, content: bytes) -> None:
+    directory = CdiDirectory(tmp_path)
+    (tmp_path / FILE).write_bytes(content)
+
+    assert not directory.holds(UID, "text\n")
+
+
+def test_file_holds_the_text_that_was_written(tmp_path: Path) -> None:
+    directory = CdiDirectory(tmp_path)
+    directory.write(UID, "Gerät\n")
+
+    assert directory.holds(UID, "Gerät\n")
+
+
+@pytest.mark.parametrize("uid", BAD_UIDS)
+def test_uid_that_is_no_plain_name_holds_nothing(tmp_path: Path, uid: str) -> None:
+    assert not CdiDirectory(tmp_path).holds(uid, "text\n")
 
 
 def test_removal_is_success_whether_the_file_is_there_or_not(tmp_path: Path) -> None:

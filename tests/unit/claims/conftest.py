@@ -15,7 +15,7 @@ from dra_driver.model.devices import Inventory
 from dra_driver.sharing.strategy import Strategies
 from dra_driver.sharing.time_slicing import TimeSlicingStrategy
 from tests.builders import NODE, claim_ref, make_inventory, resource_claim
-from tests.fakes.node import FakeCdi, FakeClaims, FakeControl
+from tests.fakes.node import FakeCdi, FakeClaims, FakeControl, FakeEvents
 
 
 @dataclass
@@ -26,6 +26,7 @@ class Node:
     api: FakeClaims = field(default_factory=FakeClaims)
     cdi: FakeCdi = field(default_factory=FakeCdi)
     control: FakeControl = field(default_factory=FakeControl)
+    events: FakeEvents = field(default_factory=FakeEvents)
     inventory: Inventory = field(default_factory=make_inventory)
     strategies: Strategies = field(default_factory=lambda: {"TimeSlicing": TimeSlicingStrategy()})
     observe_only: bool = False
@@ -34,14 +35,15 @@ class Node:
         """(Re)start the driver's part."""
         self.store = Store.open(self.directory / "state.db")
         self.turn = ProcessTurn(self.directory / "turn.lock")
-        edges = Edges(
+        self.edges = Edges(
             api=self.api,
             cdi=self.cdi,
             store=self.store,
             steps=GpuSteps(self.control, self.store, self.observe_only),
+            events=self.events,
             inventory=lambda: self.inventory,
         )
-        self.lifecycle = ClaimLifecycle(edges, self.strategies, NODE, self.turn)
+        self.lifecycle = ClaimLifecycle(self.edges, self.strategies, NODE, self.turn)
 
     def stop(self) -> None:
         """Stop it."""

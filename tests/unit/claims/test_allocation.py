@@ -80,3 +80,34 @@ def test_entries_of_a_wrong_shape_are_refused_with_their_path(devices, message):
 def test_a_uid_that_cannot_be_a_file_name_is_refused(uid):
     with pytest.raises(BadConfig, match="claim uid"):
         check_uid(ClaimRef("ns", "name", uid))
+
+
+@pytest.mark.parametrize("requests", [5, "gpu", {"a": 1}, True])
+def test_requests_of_a_config_that_are_no_list_are_refused_with_their_path(requests):
+    entry = config_entry(time_slicing()) | {"requests": requests}
+    with pytest.raises(BadConfig, match=rf"^config\[0\]\.requests is a {type(requests).__name__}, must be a list"):
+        read_allocation(REF, resource_claim(REF, [result()], [entry]), NODE)
+
+
+def test_request_of_a_config_that_is_no_string_is_refused_with_its_path():
+    entry = config_entry(time_slicing()) | {"requests": ["g", 5]}
+    with pytest.raises(BadConfig, match=r"^config\[0\]\.requests\[1\] is a int, must be a string"):
+        read_allocation(REF, resource_claim(REF, [result()], [entry]), NODE)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("adminAccess", "true", "a str, must be true or false"),
+        ("adminAccess", 1, "a int, must be true or false"),
+        ("shareID", 5, "a int, must be a string"),
+        ("request", ["g"], "a list, must be a string"),
+        ("device", {}, "a dict, must be a string"),
+        ("pool", 7, "a int, must be a string"),
+        ("consumedCapacity", 7, "a int, must be an object"),
+    ],
+)
+def test_field_of_a_result_with_an_odd_type_is_refused_with_its_path(field, value, wanted):
+    entry = result() | {field: value}
+    with pytest.raises(BadConfig, match=rf"^status\.allocation\.devices\.results\[1\]\.{field} is {wanted}"):
+        read_allocation(REF, resource_claim(REF, [result("gpu-1"), entry]), NODE)

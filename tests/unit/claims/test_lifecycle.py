@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from dra_driver.claims import lifecycle
 from dra_driver.model.devices import ComputeMode
 from dra_driver.model.errors import (
     ApiUnreachable,
@@ -523,3 +524,90 @@ def test_a_bad_config_says_where_it_stands(node):
     claim = node.claim(1, [result()], config_entry(config))
     with pytest.raises(BadConfig, match=r"intervall.*config\[0\], from the claim; claim team-a/claim-1"):
         node.prepare(claim)
+
+
+# Several cards, some broken.
+
+BOTH = [result("gpu-0", "a"), result("gpu-1", "b")]
+
+
+def test_a_broken_card_does_not_keep_the_others_of_its_claim(node):
+    node.control.fail_set_time_slice = lambda uuid, _: ControlError("broken") if uuid == U1 else None
+    claim = node.claim(1, BOTH, LONG)
+    with pytest.raises(ControlError, match="broken"):
+        node.prepare(claim)
+    assert node.control.slices == {U0: 0}
+    assert_nothing_left(node, claim)
+
+
+def test_steps_that_were_never_taken_are_not_undone(node):
+    node.control.fail_set_time_slice = lambda uuid, level: ControlError("broken") if (uuid, level) == (U0, 3) else None
+    with pytest.raises(ControlError):
+        node.prepare(node.claim(1, BOTH, LONG))
+    assert [call for call in node.control.calls if call[1] == U1] == []
+
+
+def test_all_cards_are_reset_before_a_failure_is_told(node):
+    claim = node.claim(1, BOTH, LONG)
+    node.prepare(claim)
+    node.control.fail_set_time_slice = lambda uuid, _: ControlError("broken") if uuid == U0 else None
+    with pytest.raises(ControlError, match="broken"):
+        node.lifecycle.unprepare(claim)
+    assert node.control.slices == {U0: 3, U1: 0}
+
+
+def test_a_half_unprepared_claim_is_prepared_anew_and_not_answered_from_the_state(node):
+    claim = node.claim(1, BOTH, LONG)
+    node.prepare(claim)
+    node.control.fail_set_time_slice = lambda uuid, _: ControlTimeout("no answer") if uuid == U1 else None
+    with pytest.raises(ControlTimeout):
+        node.lifecycle.unprepare(claim)
+    assert node.store.get(claim.uid).state is ClaimState.ENDING
+    node.restart()
+    node.control.fail_set_time_slice = lambda *_: None
+    node.prepare(claim)
+    assert node.control.slices == {U0: 3, U1: 3}
+
+
+def test_a_reset_that_fails_for_minutes_lets_the_pod_go_with_an_event(node, monkeypatch):
+    monkeypatch.setattr(lifecycle, "_GIVE_UP_SECONDS", 0.0)
+    claim = node.claim(1, [result()], LONG)
+    node.prepare(claim)
+    node.control.fail_set_time_slice = lambda *_: ControlTimeout("no answer")
+    node.lifecycle.unprepare(claim)
+    assert_nothing_left(node, claim)
+    assert node.store.time_slice(U0, "epoch-1") is None
+    (event,) = node.events.events
+    assert event[:2] == ("Warning", "GPUResetFailed")
+
+
+def test_a_file_that_is_not_what_it_should_be_is_written_again(node):
+    claim = node.claim(1, [result()])
+    node.prepare(claim)
+    node.cdi.files[claim.uid] = ("gpu-1",)
+    node.prepare(claim)
+    assert node.cdi.files[claim.uid] == ("gpu-0",)
+
+
+def test_a_file_that_cannot_be_made_now_is_kept(node):
+    claim = node.claim(1, [result()])
+    first = node.lifecycle.prepare(claim)
+    node.cdi.fail_plan = 1
+    assert node.lifecycle.prepare(claim) == first
+    node.cdi.fail_plan = 1
+    node.cdi.files.clear()
+    with pytest.raises(CdiError):
+        node.prepare(claim)
+
+
+def test_recovery_adopts_only_what_is_still_an_orphan(node):
+    claim = node.claim(1, [result()])
+    node.prepare(claim)
+    record = node.store.get(claim.uid)
+    assert not node.lifecycle.adopt(record)
+    node.lifecycle.unprepare(claim)
+    assert not node.lifecycle.adopt(record)
+    assert_nothing_left(node, claim)
+    node.cdi.files[claim.uid] = ("gpu-0",)
+    assert node.lifecycle.adopt(record)
+    assert not node.lifecycle.discard(claim)

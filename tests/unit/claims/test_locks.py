@@ -62,3 +62,51 @@ def test_a_turn_is_shared_inside_and_exclusive_outside(tmp_path):
         pass
     first.close()
     second.close()
+
+
+def test_callers_that_wait_for_the_turn_wait_side_by_side(tmp_path):
+    first, second = ProcessTurn(tmp_path / "turn"), ProcessTurn(tmp_path / "turn", wait_seconds=0.2)
+    failures = []
+
+    def attempt():
+        try:
+            with second.take():
+                pass
+        except LockTimeout as error:
+            failures.append(error)
+
+    with first.take():
+        threads = [threading.Thread(target=attempt) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(1.0)
+        assert not any(thread.is_alive() for thread in threads)
+    assert len(failures) == 8
+    first.close()
+    second.close()
+
+
+def test_a_busy_process_lets_no_call_join_while_another_process_waits(tmp_path):
+    busy, waiting = ProcessTurn(tmp_path / "turn"), ProcessTurn(tmp_path / "turn")
+    stop, got = threading.Event(), threading.Event()
+
+    def load():
+        while not stop.is_set():
+            with busy.take():
+                stop.wait(0.01)
+
+    def want():
+        with waiting.take():
+            got.set()
+
+    threads = [threading.Thread(target=load) for _ in range(4)] + [threading.Thread(target=want)]
+    for thread in threads:
+        thread.start()
+    assert got.wait(20)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not busy.taken
+    busy.close()
+    waiting.close()

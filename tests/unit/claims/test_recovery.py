@@ -3,7 +3,7 @@
 import pytest
 
 from dra_driver.claims.recovery import Rebuild, Sweep, check_boot, open_store
-from dra_driver.model.errors import ApiUnreachable, ControlTimeout, DeviceBusy, StateError
+from dra_driver.model.errors import ApiUnreachable, CdiError, ControlTimeout, DeviceBusy, StateError
 from dra_driver.model.records import ClaimState
 from tests.builders import NODE, claim_ref, config_entry, gpu_uuid, result, time_slicing
 from tests.fakes.node import FakeEvents
@@ -20,11 +20,12 @@ def boot_id(tmp_path):
 
 
 def rebuild(node):
-    Rebuild(node.store, node.cdi, node.api, NODE, node.strategies).run(node.inventory.devices)
+    recovery = Rebuild(node.edges, NODE, node.strategies, node.lifecycle.adopt, node.lifecycle.discard)
+    recovery.run(node.inventory.devices)
 
 
 def sweep(node):
-    return Sweep(node.store, node.api, node.lifecycle.unprepare)
+    return Sweep(node.edges, NODE, node.lifecycle.unprepare)
 
 
 def test_a_reboot_forgets_claims_files_and_slices(node, boot_id):
@@ -205,3 +206,34 @@ def test_the_sweep_finds_claims_known_by_uid_only(node):
     sweeper.run()
     assert node.store.get(claim.uid) is None
     assert claim_ref(1).uid not in node.cdi.files
+
+
+@pytest.mark.parametrize("how", ["deallocated", "another device", "another node"])
+def test_the_sweep_takes_back_claims_whose_allocation_is_not_this_any_more(node, how):
+    claim = node.claim(1, [result()])
+    node.prepare(claim)
+    if how == "deallocated":
+        node.api.objects[claim.uid]["status"] = {}
+    else:
+        node.claim(1, [result("gpu-1") if how == "another device" else result(pool="node-b")])
+    sweeper = sweep(node)
+    sweeper.run()
+    sweeper.run()
+    assert list(node.store.records()) == []
+
+
+def test_recovery_goes_on_after_a_file_that_cannot_be_removed(node, monkeypatch):
+    lost = node.claim(1, [result()])
+    node.prepare(lost)
+    node.store.remove(lost.uid)
+    node.cdi.files = {"a-stranger": ("gpu-1",), **node.cdi.files}
+    remove = node.cdi.remove
+
+    def failing(uid):
+        if uid == "a-stranger":
+            raise CdiError("is a directory")
+        remove(uid)
+
+    monkeypatch.setattr(node.cdi, "remove", failing)
+    rebuild(node)
+    assert [record.claim for record in node.store.records()] == [lost]

@@ -168,3 +168,19 @@ def test_two_processes_worth_of_connections_write_at_once(path, store):
         thread.join()
     assert len(list(other.records())) == 20
     other.close()
+
+
+def test_a_full_disk_does_not_keep_a_claim_from_being_removed(store, path, monkeypatch):
+    store.put(record())
+    reserve = path.with_name("state.reserve")
+    assert reserve.stat().st_size == 512 * 1024
+    remove = store._remove
+
+    def full_until_the_reserve_is_spent(*arguments):
+        if reserve.exists():
+            raise StateError(f"state database {path}: database or disk is full")
+        remove(*arguments)
+
+    monkeypatch.setattr(store, "_remove", full_until_the_reserve_is_spent)
+    store.remove(claim_ref(1).uid)
+    assert store.get(claim_ref(1).uid) is None

@@ -84,6 +84,13 @@ def test_answer_that_is_no_object_is_unreachable(server: Server, connection: Con
         connection.request("GET", "/a")
 
 
+@pytest.mark.parametrize("status_code", [200, 403])
+def test_answer_nested_too_deeply_is_an_api_error(server: Server, connection: Connection, status_code: int) -> None:
+    answer(server, Answer(status_code, b'{"a":' * 100_000 + b"1" + b"}" * 100_000))
+    with pytest.raises(ApiError, match=r"^GET /a: (the answer is nested too deeply|HTTP 403)"):
+        connection.request("GET", "/a")
+
+
 def test_answer_that_breaks_off_is_unreachable(server: Server, connection: Connection) -> None:
     answer(server, Answer(200, {"a": 1}, half=True))
     with pytest.raises(ApiUnreachable):

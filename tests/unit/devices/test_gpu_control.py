@@ -1,6 +1,8 @@
 """The tool is a real program in each test: the stand-in of a scenario, or a script of the test's own."""
 
+import fcntl
 import os
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -319,3 +321,24 @@ def test_observing_control_refuses_to_set_the_compute_mode(tmp_path: Path) -> No
     with pytest.raises(ControlRefused, match=r"set to DEFAULT.*--gpu-control=observe"):
         ObservingControl(ToolControl(modes, node.tool)).set_compute_mode(node.first, ComputeMode.DEFAULT)
     assert modes.compute_mode(node.first) is ComputeMode.PROHIBITED
+
+
+def test_output_that_tells_a_failure_counts_though_the_exit_code_is_0(tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'Failed to set timeslice: Insufficient Permissions'\n")
+    tool.chmod(0o755)
+    with pytest.raises(ControlError, match="Insufficient Permissions"):
+        GpuTool(lambda: tool, lambda: None).set_time_slice(UUID, 3)
+
+
+def test_run_waits_for_the_tool_of_a_killed_driver(tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\necho $5 >> {tmp_path}/order\n")
+    tool.chmod(0o755)
+    control = GpuTool(lambda: tool, lambda: None, lock_directory=tmp_path)
+    with (tmp_path / f"{UUID}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        orphan = subprocess.Popen(["sh", "-c", f"sleep 0.3; echo orphan >> {tmp_path}/order"], pass_fds=[lock.fileno()])
+    control.set_time_slice(UUID, 0)
+    assert (tmp_path / "order").read_text().split() == ["orphan", "0"]
+    assert orphan.wait(5) == 0
