@@ -54,6 +54,7 @@ log = logging.getLogger(__name__)
 
 _GRACE_SECONDS = 10.0
 _FIRST_SIGHT_SECONDS = 5.0
+_SETTLE_SECONDS = 0.3
 _ARENAS = 2
 
 
@@ -72,7 +73,7 @@ def run(settings: Settings) -> int:
     app = App(settings)
     try:
         app.start()
-        if not stop.wait(1.0):
+        if not stop.wait(_SETTLE_SECONDS):
             _trim()
         while not stop.wait(1.0):  # the kernel may hand the signal to another thread, which ends no wait of this one
             pass
@@ -91,8 +92,9 @@ def _limit_arenas() -> None:
 
 
 def _trim() -> None:
-    """Give back what starting up took and left behind, a megabyte or so."""
+    """Give back what starting up took and left behind, and have the collector leave alone what stays for good."""
     gc.collect()
+    gc.freeze()
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):

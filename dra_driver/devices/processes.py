@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -59,8 +60,8 @@ def run_limited(
     assert process.stdout is not None  # noqa: S101 - for the type checker: PIPE was asked for
     try:
         output = _read_to_end(process.stdout, deadline)
-        code = process.wait(max(0.0, deadline - time.monotonic()))
-    except (TimeoutError, subprocess.TimeoutExpired) as error:
+        code = _await_end(process, deadline)
+    except TimeoutError as error:
         raise TimeoutError(f"no end within {timeout_s:g} s") from error
     finally:
         _end(process)
@@ -85,6 +86,22 @@ def _read_to_end(stream: IO[bytes], deadline: float) -> bytes:
             if not chunk:
                 return kept
             kept = (kept + chunk)[-_KEPT_BYTES:]
+
+
+def _await_end(process: subprocess.Popen[bytes], deadline: float) -> int:
+    """The exit code. Raises TimeoutError at the deadline.
+
+    ``Popen.wait`` with a time limit looks again and again, with pauses that grow: milliseconds on each call.
+    """
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        waiting = select.poll()
+        waiting.register(descriptor, select.POLLIN)
+        if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise TimeoutError
+    finally:
+        os.close(descriptor)
+    return process.wait()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
