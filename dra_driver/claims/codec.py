@@ -6,7 +6,6 @@ database can be read by the version before and after.
 
 import json
 from dataclasses import fields
-from functools import lru_cache
 from typing import Any
 
 from dra_driver.model.devices import ComputeMode
@@ -22,9 +21,8 @@ def dump_devices(devices: tuple[PreparedDevice, ...]) -> str:
     return json.dumps(raw, separators=(",", ":"))
 
 
-@lru_cache(maxsize=1024)
 def load_devices(text: str) -> tuple[PreparedDevice, ...]:
-    """Devices from their text, kept: each claim on a card looks at all its neighbours.
+    """Devices from their text.
 
     Raises ValueError, TypeError, KeyError or AttributeError on text that is no list of devices.
     """

@@ -12,6 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from dra_driver.claims import codec, schema
@@ -242,20 +243,24 @@ class Store:
                 raise
 
     def _record(self, row: _Row) -> ClaimRecord:
-        uid, namespace, name, state, prepared_at, steps, devices, checksum = row
-        if checksum != schema.checksum(*row[:-1]):
-            raise StateError(f"state database {self._path} is damaged: the record of claim {uid} was altered")
         try:
-            return ClaimRecord(
-                claim=ClaimRef(namespace, name, uid),
-                state=ClaimState(state),
-                plan=codec.make_plan(devices, steps),
-                prepared_at=prepared_at,
-            )
+            return _parse(row)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise StateError(
-                f"state database {self._path}: the record of claim {uid} cannot be read: {error}"
-            ) from error
+            raise StateError(f"state database {self._path}: the record of claim {row[0]} {error}") from error
+
+
+@lru_cache(maxsize=1024)
+def _parse(row: _Row) -> ClaimRecord:
+    """The record of a row, kept: each claim on a card looks at all its neighbours. Raises ValueError and the like."""
+    uid, namespace, name, state, prepared_at, steps, devices, checksum = row
+    if checksum != schema.checksum(*row[:-1]):
+        raise ValueError("was altered: the database is damaged")
+    return ClaimRecord(
+        claim=ClaimRef(namespace, name, uid),
+        state=ClaimState(state),
+        plan=codec.make_plan(devices, steps),
+        prepared_at=prepared_at,
+    )
 
 
 def _row(record: ClaimRecord) -> _Row:

@@ -3,9 +3,9 @@
 import datetime
 import logging
 import queue
+import secrets
 import threading
 import time
-import uuid
 from dataclasses import dataclass
 
 from dra_driver.cluster.connection import Connection
@@ -106,7 +106,7 @@ class ApiEvents:
             return
         if known is not None and self._count(known):
             return
-        name = f"{self._node_name[:230].rstrip('-.')}.{uuid.uuid4().hex[:16]}"
+        name = f"{self._node_name[:230].rstrip('-.')}.{secrets.token_hex(8)}"
         self._connection.request("POST", _PATH, body=self._object(name, *event), timeout_s=_TIMEOUT_S)
         if len(self._known) >= _KNOWN:
             self._known.pop(next(iter(self._known)))
