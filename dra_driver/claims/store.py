@@ -103,10 +103,9 @@ class Store:
         """Who holds these cards, or devices on them."""
         wanted = list(gpu_uuids)
         marks = ",".join("?" * len(wanted))
-        columns = ", ".join(f"c.{column}" for column in _COLUMNS.split(", "))
         query = (
-            f"SELECT DISTINCT {columns} FROM holds h JOIN claims c ON c.uid = h.claim_uid "
-            f"WHERE h.gpu_uuid IN ({marks}) ORDER BY c.prepared_at, c.uid"
+            f"SELECT {_COLUMNS} FROM claims WHERE uid IN (SELECT claim_uid FROM holds WHERE gpu_uuid IN ({marks})) "
+            "ORDER BY prepared_at, uid"
         )
         with self._reading() as connection:
             rows = connection.execute(query, wanted).fetchall()

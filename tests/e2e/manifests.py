@@ -32,8 +32,8 @@ KUBELET_RIGHTS: Final[tuple[Json, ...]] = (
         "subjects": [{"apiGroup": _RBAC, "kind": "Group", "name": "system:nodes"}],
     },
 )
-"""Kubernetes' node authorizer learns of a pod's claim by a watch. On a busy machine the kubelet is told first: its GET is
-refused ("no relationship found between node and this object"), and it tries again only after a minute and a half."""
+"""Kubernetes' node authorizer learns of a pod's claim by a watch. On a busy machine the kubelet is told first: its GET
+is refused ("no relationship found between node and this object"), and it tries again only after a minute and a half."""
 
 
 def pod(name: str, **claims: Json) -> Json:

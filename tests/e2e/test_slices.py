@@ -78,22 +78,18 @@ def scenario(path: Path, gpus: int, **parts: Any) -> Path:
         "cudaComputeCapability": "8.9",
         "memoryBytes": 24152899584,
     }
-    content = {"driver": {"version": "580.159.03"}, "gpus": [cards] if gpus else [], **parts}
+    content = {"driver": {"version": "580.159.03"}, "gpus": [cards], **parts}
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     return path
-
-
-def test_node_without_gpus_is_ready_and_takes_no_pod(world: World, driver: HostDriver, tmp_path: Path) -> None:
-    running = driver.ensure(scenario=scenario(tmp_path / "cpu-only.yaml", 0))
-    assert devices(running) == []
-    world.apply(claim("one"), pod("a", gpu=named("one")))
-    world.wait_unschedulable("a")
 
 
 def test_pod_that_waits_for_gpus_which_come_late_runs_when_they_are_there(
     world: World, driver: HostDriver, tmp_path: Path
 ) -> None:
-    driver.ensure(scenario=scenario(tmp_path / "cpu-only.yaml", 0))
+    running = driver.ensure()
+    running.stop()
+    for name in versions(running):
+        world.cluster.api.request("DELETE", f"{SLICES}/{name}")
     world.apply(claim("one"), pod("a", gpu=named("one")))
     world.wait_unschedulable("a")
     late = {"nvml": {"notLoadableScans": 2, "zeroGpuScans": 1}}
@@ -103,7 +99,8 @@ def test_pod_that_waits_for_gpus_which_come_late_runs_when_they_are_there(
 
 
 def test_gpu_that_vanishes_is_offered_no_more_until_it_is_back(driver: HostDriver, tmp_path: Path) -> None:
-    changes = [{"afterScans": 1, "gpu": 0, "gone": True}, {"afterScans": 2, "gpu": 0, "gone": False}]
-    running = driver.ensure(scenario=scenario(tmp_path / "shaky.yaml", 2, changes=changes))
+    gone = [{"afterScans": 1, "gpu": 0, "gone": True}]
+    running = driver.ensure(scenario=scenario(tmp_path / "shaky.yaml", 2, changes=gone))
     until(lambda: devices(running) == ["gpu-1"], "the GPU to be withdrawn")
+    running = driver.ensure(scenario=scenario(tmp_path / "whole.yaml", 2))
     until(lambda: devices(running) == ["gpu-0", "gpu-1"], "the GPU to be offered again")
