@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ STARTS: Final = 5
 SHARES: Final = 400
 IDLE_GPUS: Final = 8
 _API_S: Final = 30.0
+_IDLE_SECONDS: Final = 1.5
 REPETITIONS: Final = 30
 
 
@@ -169,6 +171,7 @@ class Suite:
 
     def _level(self, subject: Subject, cluster: Cluster, claims: int) -> None:
         with self._opened(subject, cluster) as level:
+            time.sleep(_IDLE_SECONDS)  # a driver that has just published is not idle yet
             level.note_memory(0, "idle")
             plain = level.claims(objects.PLAIN, claims)
             self._small_costs(level, cluster, plain[0])
