@@ -2,6 +2,7 @@
 
 import pytest
 
+from dra_driver import app
 from dra_driver.simulator.cel import compile_selector
 from dra_driver_api.kubelet import dra_pb2
 from dra_driver_api.names import DRIVER_NAME
@@ -110,7 +111,16 @@ def test_reason_for_the_missing_cards_is_told(stopped: Driver) -> None:
     assert "libnvidia-ml.so.1 cannot be loaded" in message
 
 
-def test_claim_that_comes_before_the_cards_is_told_to_wait(stopped: Driver) -> None:
+def test_claim_that_comes_before_the_cards_waits_a_moment_for_them(stopped: Driver) -> None:
+    stopped.scenario = node(failures={"nvml": {"notLoadableScans": 1}})
+    stopped.start(wait=False)
+    assert stopped.prepare(stopped.claim("early", [result()]))
+
+
+def test_claim_that_comes_long_before_the_cards_is_told_to_wait(
+    stopped: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "_FIRST_SIGHT_SECONDS", 0.0)
     stopped.scenario = node(failures={"nvml": {"notLoadableScans": 1}})
     stopped.start(wait=False)
     claim = stopped.claim("early", [result()])
