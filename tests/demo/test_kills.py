@@ -44,6 +44,16 @@ def slow_node(directory: Path) -> Iterator[Node]:
 
 
 @pytest.fixture
+def very_slow_node(directory: Path) -> Iterator[Node]:
+    """Its tool is slow enough to be met at work on any machine."""
+    path = scenario(directory / "slow.yaml", tool={"delayMs": 1500})
+    with SimulatedCluster(directory / "node", simulated_node=path) as cluster:
+        node = Node(cluster)
+        node.start()
+        yield node
+
+
+@pytest.fixture
 def node(directory: Path) -> Iterator[Node]:
     with SimulatedCluster(directory / "node", simulated_node=scenario(directory / "two.yaml")) as cluster:
         node = Node(cluster)
@@ -94,18 +104,18 @@ def test_kills_in_prepare_and_unprepare_lose_nothing(slow_node: Node) -> None:
         assert node.left_behind() == []
 
 
-def test_claim_that_was_killed_half_way_and_deleted_is_undone_at_the_next_start(slow_node: Node) -> None:
-    node = slow_node
+def test_claim_that_was_killed_half_way_and_deleted_is_undone_at_the_next_start(very_slow_node: Node) -> None:
+    node = very_slow_node
     claim = node.claim("short-lived", ["gpu-0", "gpu-1"], "Long")
     driver = node.cluster.driver
     assert driver is not None
     with in_background(lambda: node.prepare(claim)):
-        time.sleep(1.5 * TOOL_SECONDS)
+        until(lambda: list(node.rows().values()) == ["started"], "the first step")
         driver.kill()
     node.forget(claim)
     assert list(node.rows().values()) == ["started"]
     node.start()
-    until(lambda: not node.left_behind(), "the sweep to undo the claim", 10)
+    until(lambda: not node.left_behind(), "the sweep to undo the claim", 20)
 
 
 def test_claim_that_was_half_unprepared_gets_its_slices_again(lasting_node: Node) -> None:
@@ -141,15 +151,17 @@ def test_tool_of_a_killed_driver_changes_no_card_later(node: Node) -> None:
     assert node.left_behind() == []
 
 
-def test_signal_that_another_thread_is_given_lets_a_running_prepare_end_and_keeps_its_claim(slow_node: Node) -> None:
-    node = slow_node
+def test_signal_that_another_thread_is_given_lets_a_running_prepare_end_and_keeps_its_claim(
+    very_slow_node: Node,
+) -> None:
+    node = very_slow_node
     claim = node.claim("in-flight", ["gpu-0", "gpu-1"], "Long")
     driver = node.cluster.driver
     assert driver is not None
     assert driver.pid is not None
     answers, published = [], node.published()
     with in_background(lambda: answers.append(node.answer(claim))):
-        time.sleep(TOOL_SECONDS)
+        until(lambda: list(node.rows().values()) == ["started"], "the first step")
         signal_thread(driver.pid, signal.SIGTERM)
         until(lambda: driver.pid is None, "the driver to end", 10)
     assert driver.stop() == 0
