@@ -55,9 +55,9 @@ class World:
 
     def close(self) -> None:
         """Delete all that is in it, wait until that is gone, and have the empty namespace deleted."""
-        for kind in ("Deployment", "Pod", "ResourceClaim"):
-            self.request_deletion(_COLLECTIONS[kind].format(self.namespace))
+        self.request_deletion(_COLLECTIONS["Deployment"].format(self.namespace))
         for kind in ("Pod", "ResourceClaim"):
+            self.request_deletion(_COLLECTIONS[kind].format(self.namespace))
             until(partial(self._none, kind), self._in_vain(f"each {kind} to go"))
         self.request_deletion(f"/api/v1/namespaces/{self.namespace}")
 
