@@ -1,8 +1,9 @@
-"""Files under a host root: searching, resolving links as the host would, writing atomically.
+"""Files of the host: searching under a root, resolving links as the host would, writing atomically, file locks.
 
 A *root* is where a host's tree is seen by this process; links inside it are followed as if it were ``/``.
 """
 
+import fcntl
 import os
 import stat
 import tempfile
@@ -110,3 +111,12 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def try_lock(descriptor: int, shared: bool = False) -> bool:
+    """Take a file lock if it is free; it goes with the descriptor, so also with a killed process."""
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -8,7 +8,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from dra_driver.claims.locks import try_lock
+from dra_driver.hostfs import try_lock
 from dra_driver.model.errors import StateError
 
 _INSTANCE = "instance.lock"

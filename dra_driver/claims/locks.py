@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from dra_driver.hostfs import try_lock
 from dra_driver.model.errors import LockTimeout
 
 # Under the kubelet's limit of 45 s for one call, so that the pod's event carries our reason and not a time-out.
@@ -140,12 +141,3 @@ class ProcessTurn:
 
 def _lock_file(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def try_lock(descriptor: int, shared: bool = False) -> bool:
-    """Take a file lock if it is free; it goes with the descriptor, so also with a killed process."""
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -3,7 +3,6 @@
 The time slice has no NVML call. When and whether to set anything is decided elsewhere.
 """
 
-import fcntl
 import logging
 import os
 import re
@@ -111,7 +110,7 @@ class GpuTool:
         descriptor = os.open(self._lock_directory / f"{gpu_uuid}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             deadline = time.monotonic() + self._timeout_s
-            while not _try_lock(descriptor):
+            while not hostfs.try_lock(descriptor):
                 if time.monotonic() > deadline:
                     raise ControlTimeout(
                         f"GPU {gpu_uuid}: an nvidia-smi of an earlier driver still runs after {self._timeout_s:g} s"
@@ -224,14 +223,6 @@ def parse_time_slice(output: str) -> int | None:
     """
     levels = {word.capitalize() for word in _LEVEL.findall(output)}
     return TIME_SLICES.index(levels.pop()) if len(levels) == 1 else None
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _refused(gpu_uuid: str, change: str) -> ControlRefused:
