@@ -35,6 +35,13 @@ DRA_SOCKET: Final = "dra.sock"
 EVENT_COMPONENT: Final = "dra-driver-gpu"
 
 
+def socket_names(pod_uid: str = "") -> tuple[str, str]:
+    """File names of the registration and the DRA socket; with a pod UID they differ from pod to pod."""
+    if not pod_uid:
+        return REGISTRATION_SOCKET, DRA_SOCKET
+    return f"{DRIVER_NAME}-{pod_uid}-reg.sock", f"dra-{pod_uid}.sock"
+
+
 def cdi_device_name(claim_uid: str, device: str) -> str:
     """Name of a device inside a claim's CDI spec."""
     return f"{claim_uid}-{device}"

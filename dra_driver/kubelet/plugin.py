@@ -44,11 +44,9 @@ def socket_names(pod_uid: str | None) -> tuple[str, str]:
     With a pod UID they differ from pod to pod, so that an old and a new pod can serve side by side during a
     rolling update (kubelet 1.33 and later). Raises SettingError when the UID cannot be part of a file name.
     """
-    if not pod_uid:
-        return names.REGISTRATION_SOCKET, names.DRA_SOCKET
-    if not _POD_UID.fullmatch(pod_uid):
+    if pod_uid and not _POD_UID.fullmatch(pod_uid):
         raise SettingError(f"pod UID {pod_uid!r} is not valid: want letters, digits and '-', at most 63")
-    return f"{names.DRIVER_NAME}-{pod_uid}-reg.sock", f"dra-{pod_uid}.sock"
+    return names.socket_names(pod_uid or "")
 
 
 class KubeletPlugin:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dra_driver.features import Gates
-from dra_driver_api.names import DRA_SOCKET, DRIVER_NAME, REGISTRATION_SOCKET
+from dra_driver_api.names import DRIVER_NAME, socket_names
 
 
 class GpuControlMode(Enum):
@@ -102,10 +102,10 @@ class Settings:
     @property
     def registration_socket(self) -> Path:
         """Where the kubelet looks for the plugin; one a pod when ``pod_uid`` is given (rolling update)."""
-        name = f"{DRIVER_NAME}-{self.pod_uid}-reg.sock" if self.pod_uid else REGISTRATION_SOCKET
+        name, _ = socket_names(self.pod_uid)
         return self.kubelet_registrar_directory / name
 
     @property
     def dra_socket(self) -> Path:
         """Where the kubelet calls prepare and unprepare; one a pod when ``pod_uid`` is given."""
-        return self.plugin_directory / (f"dra-{self.pod_uid}.sock" if self.pod_uid else DRA_SOCKET)
+        return self.plugin_directory / socket_names(self.pod_uid)[1]
