@@ -3,13 +3,15 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tests wait for processes for half of their time, so that small machines serve more workers than they have cores.
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 4 : n)))
 # The local cluster: version of Kubernetes, nodes, simulated GPUs of each.
 K8S_VERSION ?= 1.36.3
 NODES ?= 1
 GPUS ?= h200x2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix stubs bench cluster cluster-down cluster-build e2e clean
+.PHONY: help demo test chart check fix stubs bench cluster cluster-down cluster-build e2e clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-13s %s\n", $$1, $$2}'
@@ -24,7 +26,11 @@ demo: $(STAMP) ## Watch GPUs being shared on a simulated node, through the real 
 	$(BIN)/dra-driver demo
 
 test: $(STAMP) ## Run the tests
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+chart: $(STAMP) ## Test the Helm chart; Helm is built once, with Go
+	$(BIN)/python -m hack.cluster tool helm
+	$(BIN)/python -m pytest -n $(WORKERS) -m chart tests/unit
 
 check: $(STAMP) ## Lint, format check, types, import contract
 	$(BIN)/ruff check .

@@ -2,15 +2,15 @@
 
 import functools
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+
+from hack.cluster import build
 
 CHART = Path(__file__).resolve().parents[1] / "manifests/helm/dra-driver-gpu"
 RELEASE, NAMESPACE = "gpus", "dra-driver-gpu"
@@ -25,12 +25,9 @@ class Refused(Exception):
 
 
 def program() -> Path:
-    """The helm to run: on PATH, or built into the project's cache folder. Skips the test when there is none."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dra-driver-gpu/bin/helm"
-    found = shutil.which("helm") or (str(cache) if cache.is_file() else None)
-    if found is None:
-        pytest.skip(f"no helm on PATH and none at {cache}: build it with `go install helm.sh/helm/v4/cmd/helm@v4.2.0`")
-    return Path(found)
+    """The helm to run: on PATH, or the one that ``make chart`` has built."""
+    found = shutil.which("helm")
+    return Path(found) if found else build.cache() / build.tool_product("helm").folder / "helm"
 
 
 def render(values: Mapping[str, Any] | None = None, **options: str) -> list[Json]:

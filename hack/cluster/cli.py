@@ -74,6 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     kubectl = _command(commands, "kubectl", _kubectl, "run kubectl on the cluster")
     kubectl.add_argument("arguments", nargs=argparse.REMAINDER)
     _add_version(_command(commands, "build", _build, "build the programs, should they not be there yet"))
+    tool = _command(commands, "tool", _tool, "build one of the tools, and print the folder with its programs")
+    tool.add_argument("name", choices=build.TOOLS)
     _add_version(_command(commands, "lock", _lock, "write the module requirements of a version into the checkout"))
     return parser
 
@@ -123,6 +125,11 @@ def _kubectl(options: argparse.Namespace) -> int:
 def _build(options: argparse.Namespace) -> int:
     packages.ensure(_say)
     print(build.ensure(versions.kubernetes(options.k8s), _say))
+    return 0
+
+
+def _tool(options: argparse.Namespace) -> int:
+    print(build.have(build.tool_product(options.name), _say))
     return 0
 
 

@@ -7,6 +7,8 @@ import pytest
 from dra_driver import __version__
 from tests import helm
 
+pytestmark = pytest.mark.chart
+
 
 def mount(objects: list[helm.Json], path: str) -> helm.Json:
     (found,) = [entry for entry in helm.container(objects)["volumeMounts"] if entry["mountPath"] == path]

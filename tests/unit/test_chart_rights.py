@@ -18,6 +18,8 @@ from dra_driver.model.claims import ClaimRef
 from dra_driver.simulator import __file__ as simulator
 from tests import helm
 
+pytestmark = pytest.mark.chart
+
 Right = tuple[str, str, str]
 """API group, resource, verb."""
 

@@ -12,6 +12,8 @@ from dra_driver.features import EXCLUSIONS, GATES, REQUIREMENTS, Scope, parse_ga
 from dra_driver.settings.table import TABLE
 from tests import helm
 
+pytestmark = pytest.mark.chart
+
 NVIDIA_VALUES = """
 nvidiaDriverRoot: /run/nvidia/driver
 nvidiaCDIHookPath: /usr/bin/nvidia-cdi-hook

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from dra_driver_api.config import ConfigError, GpuConfig, MigDeviceConfig, Mode, MpsConfig, canonical, decode
@@ -61,13 +61,11 @@ def is_sound(found: GpuConfig | MigDeviceConfig | ConfigError) -> bool:
     return not isinstance(found, ConfigError) or (str(found).isprintable() and len(str(found)) <= 400)
 
 
-@settings(deadline=None)
 @given(OBJECTS, st.sampled_from(Mode))
 def test_any_object_is_read_or_refused(parameters: dict[str, Any], mode: Mode) -> None:
     assert is_sound(outcome(parameters, mode))
 
 
-@settings(deadline=None)
 @given(st.sampled_from(["GpuConfig", "MigDeviceConfig"]), JSON, st.sampled_from(Mode))
 @example("GpuConfig", {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": 1e999}}, Mode.STRICT)
 @example("GpuConfig", {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 10**40}}, Mode.STRICT)
@@ -75,20 +73,17 @@ def test_any_sharing_is_read_or_refused(kind: str, sharing: Any, mode: Mode) -> 
     assert is_sound(outcome(raw(kind, sharing=sharing), mode))
 
 
-@settings(deadline=None)
 @given(st.sampled_from(["TimeSlicing", "MPS"]), OBJECTS, OBJECTS, st.sampled_from(Mode))
 def test_any_blocks_are_read_or_refused(strategy: str, block: Any, others: Any, mode: Mode) -> None:
     name = "mpsConfig" if strategy == "MPS" else "timeSlicingConfig"
     assert is_sound(outcome(raw(sharing={**others, "strategy": strategy, name: block}), mode))
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200) | st.text(max_size=200), st.sampled_from(Mode))
 def test_any_text_is_read_or_refused(parameters: str | bytes, mode: Mode) -> None:
     assert is_sound(outcome(parameters, mode))
 
 
-@settings(deadline=None)
 @given(VALID)
 def test_canonical_text_decodes_to_the_same_config(parameters: dict[str, Any]) -> None:
     config = decode(parameters)
@@ -97,13 +92,11 @@ def test_canonical_text_decodes_to_the_same_config(parameters: dict[str, Any]) -
     assert (again, canonical(again)) == (config, text)
 
 
-@settings(deadline=None)
 @given(VALID)
 def test_both_modes_agree_on_valid_parameters(parameters: dict[str, Any]) -> None:
     assert decode(parameters, Mode.LENIENT) == decode(parameters, Mode.STRICT)
 
 
-@settings(deadline=None)
 @given(VALID, VALID)
 def test_canonical_texts_are_equal_just_when_configs_are(one: dict[str, Any], other: dict[str, Any]) -> None:
     assume(one["kind"] == other["kind"])
@@ -111,7 +104,6 @@ def test_canonical_texts_are_equal_just_when_configs_are(one: dict[str, Any], ot
     assert (first == second) == (canonical(first) == canonical(second))
 
 
-@settings(deadline=None)
 @given(VALID, st.text(st.characters(codec="utf-8"), min_size=1, max_size=20))
 def test_a_key_more_is_refused_and_named(parameters: dict[str, Any], key: str) -> None:
     assume(key not in ("apiVersion", "kind", "sharing"))

@@ -3,7 +3,7 @@
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver_api.config import Notation, Quantity, format_bytes
@@ -84,21 +84,18 @@ def test_notation_is_no_part_of_the_value() -> None:
     assert Quantity.parse("1Ki") == Quantity.parse("1024") == Quantity.of(1024, Notation.DECIMAL_EXPONENT)
 
 
-@settings(deadline=None)
 @given(st.integers(-LARGEST, LARGEST), st.sampled_from(Notation))
 def test_whole_quantity_survives_its_text(amount: int, notation: Notation) -> None:
     quantity = Quantity.of(amount, notation)
     assert Quantity.parse(str(quantity)) == quantity
 
 
-@settings(deadline=None)
 @given(st.integers(-(10**18), 10**18), st.sampled_from(Notation))
 def test_fraction_survives_its_text(nano: int, notation: Notation) -> None:
     quantity = Quantity(nano, notation)
     assert (Quantity.parse(str(quantity)), quantity.decimal) == (quantity, Decimal(nano).scaleb(-9))
 
 
-@settings(deadline=None)
 @given(st.from_regex(r"[+-]?[0-9.]{1,6}[eEinumkKMGTP]{0,2}[+-]?[0-9]{0,2}", fullmatch=True))
 def test_canonical_text_stays_as_it_is(text: str) -> None:
     try:

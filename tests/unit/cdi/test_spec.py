@@ -3,7 +3,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.cdi.spec import DeviceEdits, Edits, Env, build_spec, render, validate
@@ -155,7 +155,6 @@ def test_claim_uid_that_no_device_name_can_carry_is_refused() -> None:
         build_spec("a/b", [gpu_edits()], common_edits())
 
 
-@settings(max_examples=30)
 @given(claim_uids, device_lists, commons)
 def test_text_is_one_yaml_document_equal_to_a_plain_dump(uid: str, devices: Any, common: Edits) -> None:
     spec = build_spec(uid, devices, common)
@@ -164,7 +163,6 @@ def test_text_is_one_yaml_document_equal_to_a_plain_dump(uid: str, devices: Any,
     assert yaml.safe_load(yaml.safe_dump(spec.document())) == spec.document()
 
 
-@settings(max_examples=30)
 @given(claim_uids, device_lists, commons)
 def test_every_spec_that_is_built_keeps_the_rules_and_the_schema(uid: str, devices: Any, common: Edits) -> None:
     document = build_spec(uid, devices, common).document()
@@ -173,7 +171,6 @@ def test_every_spec_that_is_built_keeps_the_rules_and_the_schema(uid: str, devic
     jsonschema.Draft202012Validator(SCHEMA).validate(document)
 
 
-@settings(max_examples=30)
 @given(claim_uids, device_lists, st.randoms(use_true_random=False))
 def test_text_does_not_depend_on_order_or_repetition(uid: str, devices: Any, random: Any) -> None:
     shuffled = [*devices, *devices]

@@ -1,7 +1,7 @@
 """Precedence and scope of opaque configs, and the gates behind strategies."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.claims.allocation import read_allocation
@@ -44,7 +44,6 @@ def from_claim(interval, *requests):
     return config_entry(time_slicing(interval), *requests)
 
 
-@settings(deadline=None)  # the first decode builds the types of configs
 @given(st.permutations(["claim", "class-1", "class-2"]))
 def test_claim_config_beats_class_config_whatever_the_order(order):
     entries = {
