@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 from dra_driver.model.errors import DriverError
-from hack.bench import driver, report, suite, targets
+from hack.bench import driver, inside, report, suite, targets
 from hack.bench.errors import BenchError
 from hack.bench.suite import Given, Plan, Suite
 
@@ -17,12 +17,14 @@ Measure a DRA driver through the kubelet's protocol: start, memory, prepare, rep
 unprepare, in sequence and many at a time, with and without time slicing; one claim a call.
 
 Without options everything is started here and ended again: a simulated API server, and the driver on
-simulated nodes with as many GPUs as claims and a stand-in nvidia-smi."""
+simulated nodes with as many GPUs as claims and a stand-in nvidia-smi. With --cluster the API server is that
+of a real Kubernetes, and the driver runs on its first node with a service account of its own."""
 
 _EPILOG = """\
 examples:
   python -m hack.bench
   python -m hack.bench --quick -o json
+  python -m hack.cluster up && python -m hack.bench --cluster /tmp/dra-cluster
   python -m hack.bench --kubeconfig ~/.kube/config --node worker-1 \\
       --socket /var/lib/kubelet/plugins/gpu.nvidia.com/dra.sock --pid 4711
 
@@ -38,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _check(options)
     signal.signal(signal.SIGTERM, _stop)
     try:
+        if options.cluster is not None:
+            return inside.run(options.cluster, _absolute(options, sys.argv[1:] if argv is None else argv))
         plan, given = _plan(options), _given(options)
         measured = Suite(plan, given, quiet=options.quiet).run()
     except (BenchError, DriverError) as error:
@@ -55,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("-o", "--output", choices=tuple(report.FORMATS), default="text", help="default: text")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
@@ -70,9 +75,18 @@ def _parser() -> argparse.ArgumentParser:
         "--time-slicing", action=argparse.BooleanOptionalAction, default=None, help="claims that ask for a time slice"
     )
     given = parser.add_argument_group("what is there already")
+    given.add_argument(
+        "--cluster", type=Path, metavar="DIR", help="the cluster of hack/cluster in DIR, without a driver"
+    )
     given.add_argument("--kubeconfig", type=Path, metavar="FILE", help="use this API server")
+    given.add_argument("--driver-kubeconfig", type=Path, metavar="FILE", help="of the driver (default: the same)")
     given.add_argument("--socket", type=Path, metavar="PATH", help="measure the driver behind this DRA socket")
-    given.add_argument("--node", default="", metavar="NAME", help="the node of that driver")
+    given.add_argument(
+        "--node",
+        default="",
+        metavar="NAME",
+        help="the node of that driver; without --socket: of the drivers started here",
+    )
     given.add_argument("--pid", type=_process, metavar="PID", help="process of that driver, for memory and CPU time")
     given.add_argument("--driver-command", metavar="WORDS", help="start this, and not the installed dra-driver")
     given.add_argument("--directory", type=Path, metavar="DIR", help="for temporary files, the driver's state too")
@@ -84,12 +98,21 @@ def _check(options: argparse.Namespace) -> None:
     parser = _parser()
     if options.socket is not None and (options.kubeconfig is None or not options.node):
         parser.error("--socket needs --kubeconfig and --node: claims are allocated to the devices of that node")
-    if options.socket is None and (options.node or options.pid is not None):
-        parser.error("--node and --pid belong to --socket")
-    for name in ("kubeconfig", "socket", "directory"):
+    if options.socket is None and options.pid is not None:
+        parser.error("--pid belongs to --socket")
+    if options.kubeconfig is None and (options.node or options.driver_kubeconfig is not None):
+        parser.error("--node and --driver-kubeconfig belong to --kubeconfig: they say what is known to that API server")
+    if options.cluster is not None and options.kubeconfig is not None:
+        parser.error("--cluster and --kubeconfig both name an API server: give one of them")
+    for name in ("cluster", "kubeconfig", "driver_kubeconfig", "socket", "directory"):
         path = getattr(options, name)
         if path is not None and not path.exists():
-            parser.error(f"--{name}: found {path}, which does not exist")
+            parser.error(f"--{name.replace('_', '-')}: found {path}, which does not exist")
+
+
+def _absolute(options: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
+    """Arguments for a bench that runs in another folder."""
+    return [*arguments, *([f"--directory={options.directory.absolute()}"] if options.directory else [])]
 
 
 def _plan(options: argparse.Namespace) -> Plan:
@@ -109,6 +132,7 @@ def _given(options: argparse.Namespace) -> Given:
     command = driver.command(options.driver_command) if options.driver_command else driver.default_command()
     return Given(
         kubeconfig=options.kubeconfig,
+        driver_kubeconfig=options.driver_kubeconfig,
         socket=options.socket,
         node=options.node,
         pid=options.pid,

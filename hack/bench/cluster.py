@@ -32,6 +32,10 @@ class Cluster:
         self._connection = self._connect()
         self._namespace = namespace
 
+    def version(self) -> str:
+        """What it calls its version, as ``v1.36.3``."""
+        return str(self._ask("GET", "/version")["gitVersion"])
+
     def add_node(self, name: str) -> None:
         """Create the Node if it is not there."""
         try:
@@ -41,8 +45,11 @@ class Cluster:
                 raise
 
     def remove_node(self, name: str) -> None:
-        """Delete the Node and the driver's slices, which are garbage without it. Missing is fine."""
+        """Delete the Node. Missing is fine."""
         self._delete(f"{NODES}/{name}")
+
+    def remove_slices(self, name: str) -> None:
+        """Delete the driver's slices of a node, which say nothing once the driver has ended. Missing is fine."""
         for found in self.slices(name)[0]:
             self._delete(f"{RESOURCES}/resourceslices/{found['metadata']['name']}")
 

@@ -45,7 +45,7 @@ def default_command() -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """How to start a driver. command: what comes before ``run``."""
+    """How to start a driver. kubeconfig: the driver's own. command: what comes before ``run``."""
 
     kubeconfig: Path
     directory: Path
@@ -85,13 +85,15 @@ class Driver:
         return self._calls.read_bytes().count(b"\n") if self._calls and self._calls.exists() else 0
 
 
-def start(setup: Setup, cluster: Cluster, node: str, gpus: int) -> tuple[Child, Driver, Start]:
-    """Start a driver with so many GPUs on a new node. Raises BenchError when it does not come up in time."""
-    home = setup.directory / node
+def start(setup: Setup, cluster: Cluster, node: str, gpus: int, place: str) -> tuple[Child, Driver, Start]:
+    """Start a driver with so many GPUs on a node without slices; its files are in the new folder ``place``.
+
+    Raises BenchError when it does not come up in time.
+    """
+    home = setup.directory / place
     for name in ("cdi", "registry", "plugins"):
         (home / name).mkdir(parents=True)
     (home / "scenario.yaml").write_text(scenario(gpus, setup.tool_ms), encoding="utf-8")
-    cluster.add_node(node)
     with cluster.watching(node, gpus) as watch:
         child = Child(setup.arguments(node, home), home / "driver.log")
         try:

@@ -11,6 +11,7 @@ Json = dict[str, Any]
 
 LABEL = "bench.gpu.nvidia.com/run"
 REQUEST = "gpu"
+CONSUMER_GROUP = "bench.gpu.nvidia.com"
 
 PLAIN = "none"
 """No sharing configuration: the driver must leave the card alone."""
@@ -63,14 +64,16 @@ def claim(name: str, run: str, sharing: str) -> Json:
 
 
 def allocated(created: Json, device: Device, node: str, sharing: str) -> Json:
-    """The claim with the status that scheduler and controllers would give it: ``device``, reserved for one pod."""
+    """The claim with the status that scheduler and controllers would give it: ``device``, reserved for one consumer."""
     result: Json = {"request": REQUEST, "driver": names.DRIVER_NAME, "pool": device.pool, "device": device.name}
     if sharing in (SHARED, SHARED_SLICED):
         result["shareID"] = str(uuid.uuid4())
     config = [{**_opaque(sharing), "source": "FromClaim"}] if sharing in _INTERVALS else []
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     name = created["metadata"]["name"]
-    pod = {"resource": "pods", "name": f"{name}-pod", "uid": str(uuid.uuid5(uuid.NAMESPACE_OID, name))}
+    # Not a pod: Kubernetes would look for it, and take a claim whose pod does not exist away from it meanwhile.
+    consumer = {"apiGroup": CONSUMER_GROUP, "resource": "runs", "name": name}
+    consumer["uid"] = str(uuid.uuid5(uuid.NAMESPACE_OID, name))
     return {
         **created,
         "status": {
@@ -78,7 +81,7 @@ def allocated(created: Json, device: Device, node: str, sharing: str) -> Json:
                 "devices": {"results": [result], **({"config": config} if config else {})},
                 "nodeSelector": {"nodeSelectorTerms": [term]},
             },
-            "reservedFor": [pod],
+            "reservedFor": [consumer],
         },
     }
 

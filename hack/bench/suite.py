@@ -48,9 +48,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What is there already. kubeconfig: an API server. socket, node, pid: a driver, to be found through it."""
+    """What is there already.
+
+    kubeconfig: an API server. driver_kubeconfig: for drivers that are started, when it is another one. socket, pid: a
+    driver. node: the one of that driver, or the one whose drivers are started; '' for nodes that are made.
+    """
 
     kubeconfig: Path | None = None
+    driver_kubeconfig: Path | None = None
     socket: Path | None = None
     node: str = ""
     pid: int | None = None
@@ -89,6 +94,7 @@ class Suite:
             with self._api(directory) as kubeconfig:
                 cluster = Cluster(kubeconfig)
                 try:
+                    facts["API server"] = "simulated" if self._given.kubeconfig is None else cluster.version()
                     if self._given.socket is None:
                         self._own_driver(cluster, kubeconfig, directory)
                     else:
@@ -132,30 +138,43 @@ class Suite:
 
     def _own_driver(self, cluster: Cluster, kubeconfig: Path, directory: Path) -> None:
         setup = driver.Setup(
-            kubeconfig=kubeconfig, directory=directory, tool_ms=self._plan.tool_ms, command=self._given.command
+            kubeconfig=self._given.driver_kubeconfig or kubeconfig,
+            directory=directory,
+            tool_ms=self._plan.tool_ms,
+            command=self._given.command,
         )
+        if self._given.node and cluster.slices(self._given.node)[0]:
+            raise BenchError(
+                f"node {self._given.node!r} has ResourceSlices of {names.DRIVER_NAME}: stop the driver that publishes "
+                "them, or measure it with --socket"
+            )
         for number in range(self._plan.starts):
             self._say(f"start {number + 1} of {self._plan.starts}")
-            with self._driver(setup, cluster, f"{self._run}-start-{number}", IDLE_GPUS):
+            with self._driver(setup, cluster, f"start-{number}", IDLE_GPUS):
                 pass
         for claims in self._plan.levels:
-            with self._driver(setup, cluster, f"{self._run}-{claims}", claims) as subject:
+            with self._driver(setup, cluster, f"{claims}", claims) as subject:
                 self._level(subject, cluster, claims)
         if self._plan.shares:
-            with self._driver(setup, cluster, f"{self._run}-shares", IDLE_GPUS) as subject:
+            with self._driver(setup, cluster, "shares", IDLE_GPUS) as subject:
                 self._shares(subject, cluster)
 
     @contextmanager
-    def _driver(self, setup: driver.Setup, cluster: Cluster, node: str, gpus: int) -> Iterator[Subject]:
-        """A driver on a node of its own for as long as the block; starts with 8 GPUs are counted."""
+    def _driver(self, setup: driver.Setup, cluster: Cluster, place: str, gpus: int) -> Iterator[Subject]:
+        """A driver for as long as the block, on the given node or one of its own; starts with 8 GPUs are counted."""
+        node = self._given.node or f"{self._run}-{place}"
+        if not self._given.node:
+            cluster.add_node(node)
         try:
-            child, up, times = driver.start(setup, cluster, node, gpus)
+            child, up, times = driver.start(setup, cluster, node, gpus, place)
             if gpus == IDLE_GPUS:
                 self._found.starts.append(times)
             with child:
                 yield Subject(node=node, socket=up.socket, devices=up.devices, pid=up.pid, tool_runs=up.tool_runs)
         finally:
-            cluster.remove_node(node)
+            if not self._given.node:
+                cluster.remove_node(node)
+            cluster.remove_slices(node)
 
     def _given_driver(self, cluster: Cluster, socket: Path) -> None:
         node = self._given.node

@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from dra_driver.devices import scenario as scenarios
-from hack.bench import cli, driver, load, objects, processes, report, surroundings, targets
+from dra_driver.simulator import kinds
+from dra_driver.simulator.api_server import ApiServer
+from hack.bench import cli, driver, inside, load, objects, processes, report, surroundings, targets
 from hack.bench.cluster import Cluster
 from hack.bench.errors import BenchError
 from hack.bench.objects import PLAIN, SHARED, SLICED, Claim, Device
 from hack.bench.processes import Child
 from hack.bench.samples import Measured, Memory, Start, Surroundings, Timing, quantile
+from tests.unit.simulator.builders import gpu_slice
 
 MIB = 1024 * 1024
 
@@ -120,9 +123,9 @@ def test_allocation_carries_the_claims_own_config() -> None:
     assert config["opaque"]["parameters"]["sharing"]["timeSlicingConfig"] == {"interval": "Long"}
 
 
-def test_allocation_reserves_the_claim_for_one_pod() -> None:
+def test_claim_is_reserved_for_nothing_that_kubernetes_would_look_for_and_miss() -> None:
     status = objects.allocated(objects.claim("c", "run", PLAIN), Device("n", "gpu-0"), "n", PLAIN)["status"]
-    assert [consumer["resource"] for consumer in status["reservedFor"]] == ["pods"]
+    assert [consumer["apiGroup"] for consumer in status["reservedFor"]] == [objects.CONSUMER_GROUP]
 
 
 def test_each_share_has_its_own_id() -> None:
@@ -200,7 +203,10 @@ def test_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         pytest.param(["--socket", "/"], "--socket needs --kubeconfig and --node", id="socket-alone"),
-        pytest.param(["--pid", "4194304"], "belong to --socket", id="pid-alone"),
+        pytest.param(["--pid", "4194304"], "belongs to --socket", id="pid-alone"),
+        pytest.param(["--node", "n"], "belong to --kubeconfig", id="node-of-no-cluster"),
+        pytest.param(["--cluster", "/", "--kubeconfig", "/"], "both name an API server", id="two-clusters"),
+        pytest.param(["--cluster", "/no/such/folder"], "found /no/such/folder", id="missing-cluster"),
         pytest.param(["--levels", "8,0"], "found '0'", id="level-zero"),
         pytest.param(["--kubeconfig", "/no/such/file"], "found /no/such/file", id="missing-file"),
     ],
@@ -210,6 +216,16 @@ def test_wrong_usage_ends_with_exit_code_2(arguments: list[str], text: str, caps
         cli.main(arguments)
     assert ended.value.code == 2
     assert text in capsys.readouterr().err
+
+
+def test_folder_without_a_cluster_is_told_with_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--cluster", str(tmp_path)]) == 1
+    assert f"no cluster in {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [["--cluster", "dir"], ["--cluster=dir"]])
+def test_bench_on_the_node_has_all_options_but_the_cluster(given: list[str]) -> None:
+    assert inside.without(["--quick", *given, "-o", "json"]) == ["--quick", "-o", "json"]
 
 
 @pytest.mark.parametrize("output", list(report.FORMATS))
@@ -243,3 +259,29 @@ def test_quick_run_prepares_and_unprepares_everything_and_leaves_nothing(capsys:
         if (call["sharing"], call["at_once"]) == (SLICED, 1)
     }
     assert runs == {("prepare", 8), ("repeat", 0), ("unprepare", 8)}
+
+
+def test_given_node_is_used_for_all_drivers_and_kept_without_their_slices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ApiServer() as server, tempfile.TemporaryDirectory() as short:
+        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+        cluster = Cluster(kubeconfig)
+        cluster.add_node("node-a")
+        size = ["--quick", "-q", "--levels", "1", "--no-time-slicing", "--directory", short]
+        code = cli.main([*size, "--kubeconfig", str(kubeconfig), "--node", "node-a"])
+        cluster.close()
+        nodes = [each["metadata"]["name"] for each in server.store.find(kinds.NODES)]
+        assert (code, nodes, server.store.find(kinds.RESOURCE_SLICES)) == (0, ["node-a"], [])
+    assert "API server" in capsys.readouterr().out
+
+
+def test_node_whose_driver_runs_is_not_measured_over_its_head(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ApiServer() as server:
+        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+        server.store.create(kinds.RESOURCE_SLICES, gpu_slice())
+        code = cli.main(["--quick", "-q", "--kubeconfig", str(kubeconfig), "--node", "node-a"])
+    assert code == 1
+    assert "node 'node-a' has ResourceSlices of gpu.nvidia.com: stop the driver" in capsys.readouterr().err

@@ -1,0 +1,7 @@
+"""``python -m hack.trace``."""
+
+import sys
+
+from hack.trace.cli import main
+
+sys.exit(main())
