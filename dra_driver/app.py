@@ -1,15 +1,18 @@
 """The composition root of the node daemon: which parts there are, how they are joined, in what order they start.
 
 Settings and feature gates are turned into parts here and nowhere else. Start: state and recovery, the kubelet's
-sockets (so that claims can be unprepared while the NVIDIA driver is down), then the inventory; its first sighting
+sockets (so that claims can be unprepared while the NVIDIA driver is down), then the inventory; the first sight of a GPU
 finishes recovery and publishes the slices.
 """
 
 import ctypes
 import gc
 import logging
+import os
 import signal
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -17,9 +20,15 @@ import dra_driver
 from dra_driver import hostfs
 from dra_driver import settings as settings_module
 from dra_driver.cdi.claim_specs import ClaimSpecs
+from dra_driver.cdi.device_nodes import DeviceNodes
 from dra_driver.cdi.directory import CdiDirectory
 from dra_driver.cdi.driver_files import DriverFiles
+from dra_driver.cdi.kernel_devices import KernelDevices
+from dra_driver.cdi.node_maker import NodeMaker
+from dra_driver.cdi.tools import EditsSource, HookMode, Tools
 from dra_driver.claims.gpu_steps import GpuSteps
+from dra_driver.claims.health import device_health
+from dra_driver.claims.held_files import HeldFiles
 from dra_driver.claims.instance import Instance
 from dra_driver.claims.lifecycle import ClaimLifecycle, Edges
 from dra_driver.claims.locks import ProcessTurn
@@ -33,18 +42,21 @@ from dra_driver.cluster.slices import ApiSlices
 from dra_driver.devices.discovery import Discovery
 from dra_driver.devices.gpu_control import ComputeModes, GpuTool, ObservingControl, ToolControl
 from dra_driver.features import TIME_SLICING_SETTINGS, Gates
+from dra_driver.kubelet.device_health import DeviceHealthService
 from dra_driver.kubelet.plugin import KubeletPlugin
+from dra_driver.kubelet.server import Services
 from dra_driver.model.devices import Inventory
 from dra_driver.model.errors import DriverNotReady, StateError
+from dra_driver.model.health import DeviceHealth
 from dra_driver.observe import logs
 from dra_driver.observe.http import StatusServer
 from dra_driver.observe.metrics import PrometheusRecorder
 from dra_driver.observe.readiness import Conditions, Liveness
 from dra_driver.ports import DeviceSource, GpuControl
-from dra_driver.settings import GpuControlMode, LoggingFormat, Settings
+from dra_driver.settings import DeviceNodesMode, GpuControlMode, LoggingFormat, Settings
 from dra_driver.sharing.strategy import Strategies, Strategy
 from dra_driver.sharing.time_slicing import TimeSlicingStrategy
-from dra_driver.slices.build import build_slices
+from dra_driver.slices.build import PoolSlice, build_slices
 from dra_driver.slices.publisher import SlicePublisher
 
 if TYPE_CHECKING:
@@ -59,7 +71,7 @@ _ARENAS = 2
 
 
 def run(settings: Settings) -> int:
-    """Run the driver until a signal ends it; the exit code. Raises DriverError when it cannot start."""
+    """Run the driver until a signal ends it; the exit code. Raises DriverError when it cannot start or go on."""
     logs.configure(settings.verbosity, settings.logging_format is LoggingFormat.JSON)
     _limit_arenas()
     stop = threading.Event()
@@ -76,7 +88,8 @@ def run(settings: Settings) -> int:
         if not stop.wait(_SETTLE_SECONDS):
             _trim()
         while not stop.wait(1.0):  # the kernel may hand the signal to another thread, which ends no wait of this one
-            pass
+            app.check_state()
+            app.check_driver()
     finally:
         app.stop()
     return 0
@@ -107,6 +120,7 @@ class Hardware:
     def __init__(self, settings: Settings) -> None:
         """Raises SettingError for a scenario that cannot be read, DriverError when its tree cannot be written."""
         self.boot_id = BOOT_ID
+        self.outlived: Callable[[], str] = str
         if settings.simulated_node:
             modes = self._simulate(settings.simulated_node, settings)
         else:
@@ -131,7 +145,10 @@ class Hardware:
         except OSError as error:
             raise StateError(f"simulated node: {tree} cannot be written: {error}") from error
         self.source: DeviceSource = node.source()
-        self.files = DriverFiles(self.roots, placeholders=True, proc=tree / "proc")
+        kernel = KernelDevices(tree / "proc", tree / "sys")
+        maker = _node_maker(settings, kernel, placeholders=True)
+        nodes = DeviceNodes(self.roots, kernel, maker, placeholders=True)
+        self.files = DriverFiles(self.roots, nodes=nodes, tools=_tools(settings))
         own_boot_id = tree / "var" / "state" / "boot_id"
         if own_boot_id.exists():
             self.boot_id = own_boot_id
@@ -144,8 +161,36 @@ class Hardware:
         root = self.roots.container_driver_root
         nvml = NvmlSource(lambda: hostfs.find_library(root, "libnvidia-ml.so.1"))
         self.source = nvml
-        self.files = DriverFiles(self.roots)
+        self.outlived = nvml.outlived
+        kernel = KernelDevices(devices=settings.alt_proc_devices_path)
+        # A driver container brings its own /dev, and may come after this process.
+        settled = settings.dev_root is not None or settings.driver_root == Path("/")
+        roots = self.roots if settled else (lambda: settings_module.roots(settings))
+        nodes = DeviceNodes(roots, kernel, _node_maker(settings, kernel))
+        self.files = DriverFiles(self.roots, nodes=nodes, tools=_tools(settings))
         return nvml
+
+
+def _node_maker(settings: Settings, kernel: KernelDevices, placeholders: bool = False) -> NodeMaker | None:
+    if settings.device_nodes is DeviceNodesMode.REQUIRE:
+        return None
+    return NodeMaker(kernel, placeholders, settings.gpu_tool_timeout)
+
+
+def _tools(settings: Settings) -> Tools:
+    """What this machine has of NVIDIA's toolkit says nothing about a simulated node: there only what is asked for."""
+    edits, hooks = settings.cdi_edits, settings.cdi_hooks
+    if settings.simulated_node:
+        edits = EditsSource.BUILTIN if edits is EditsSource.AUTO else edits
+        hooks = HookMode.NONE if hooks is HookMode.AUTO else hooks
+    return Tools(
+        shared=settings.plugin_directory,
+        edits=edits,
+        hooks=hooks,
+        hook_path=settings.cdi_hook_path,
+        ctk_path=settings.ctk_path,
+        own=tuple(Path(directory) for directory in os.get_exec_path() if directory.startswith("/")),
+    )
 
 
 def strategies(gates: Gates) -> Strategies:
@@ -178,10 +223,15 @@ class App:
         self._hardware = Hardware(settings)
         self._strategies = strategies(settings.gates)
         self._inventory: Inventory | None = None
-        self._sighted = threading.Event()
+        self._absent = False
+        self._recovered = False
+        self._looked_ahead = ""
+        self._decided = threading.Event()
         self._cdi = ClaimSpecs(CdiDirectory(settings.cdi_root), self._hardware.files, self._driver_version)
         self._store = open_store(settings.state_directory / STATE_FILE, self._events)
         self._turn = ProcessTurn(settings.state_directory / "turn.lock")
+        self._damage = ""
+        self._held = HeldFiles((*self._instance.files, *self._store.files, *self._turn.files))
         edges = self._edges()
         self._lifecycle = ClaimLifecycle(edges, self._strategies, node, self._turn)
         self._rebuild = Rebuild(edges, node, self._strategies, self._lifecycle.adopt, self._lifecycle.discard)
@@ -195,10 +245,11 @@ class App:
             hold=self._instance.may_publish,
         )
         self._discovery = Discovery(self._hardware.source, self.conditions, self._seen, events=self._events)
+        self._device_health = DeviceHealthService(self._health_of_devices)
         self._plugin = KubeletPlugin(
             settings.kubelet_registrar_directory,
             settings.plugin_directory,
-            self._lifecycle,
+            Services(self._lifecycle, self._device_health),
             self._recorder,
             self.conditions,
             pod_uid=settings.pod_uid or None,
@@ -247,6 +298,32 @@ class App:
         self._liveness.watch(*self._plugin.threads, *self._publisher.threads, *self._discovery.threads)
         log.info("dra-driver %s serves node %s", dra_driver.__version__, self._settings.node_name)
 
+    def check_state(self) -> None:
+        """Look at the state's files. Raises StateError when they were taken away, so that this process must end.
+
+        Its locks keep nobody out then, and nobody would find its records. A process that starts anew has both again
+        after ``stop`` has put the records back; to change files and locks under calls in flight would be no less of an
+        interruption.
+        """
+        lost = self._held.lost()
+        damage = self._store.damage
+        if lost:
+            damage = (
+                f"{lost} was removed or replaced while this driver has it open: it ends, to be started again with its "
+                f"state in place; keep others from {lost.parent}"
+            )
+        if damage and self._damage != damage:
+            self._damage = damage
+            self.conditions.set("state", False, damage)
+            self._events.warning("StateLost" if lost else "StateDatabaseDamaged", damage)
+        if lost:
+            raise StateError(damage)
+
+    def check_driver(self) -> None:
+        """Raises DriverNotReady when the NVIDIA driver was replaced and only a new process can ask the new one."""
+        if why := self._hardware.outlived():
+            raise DriverNotReady(why)
+
     def stop(self) -> None:
         """Stop in the opposite order; slices and prepared claims stay. Idempotent."""
         if self._health:
@@ -257,6 +334,7 @@ class App:
         self._publisher.stop()
         if self._status:
             self._status.stop()
+        self._put_back_state()
         self._hardware.source.close()
         self._events.close()
         self._connection.close()
@@ -270,24 +348,55 @@ class App:
 
     def _current(self) -> Inventory:
         """The inventory; soon after the start it is worth a moment's wait. Raises DriverNotReady."""
+        if not self._decided.is_set():
+            self._decided.wait(_FIRST_SIGHT_SECONDS)
+        why = self._discovery.complaint or "NVML is not ready, see the driver's log"
         if self._inventory is None:
-            self._sighted.wait(_FIRST_SIGHT_SECONDS)
-        if self._inventory is None:
-            raise DriverNotReady("the GPUs of this node are not known yet: NVML is not ready, see the driver's log")
+            raise DriverNotReady(f"the GPUs of this node are not known yet: {why}")
+        if self._absent:
+            raise DriverNotReady(f"the GPUs of this node cannot be used now: {why}")
         return self._inventory
+
+    def _put_back_state(self) -> None:
+        try:
+            if self._store.put_back():
+                log.warning("%s was removed: written again for the next start", self._settings.state_directory)
+        except StateError as error:
+            log.error("%s", error)
 
     def _driver_version(self) -> str:
         return self._current().driver.driver_version
 
-    def _seen(self, inventory: Inventory) -> None:
-        """The inventory for the first time, or changed."""
-        devices = inventory.devices
-        if self._inventory is None:
-            self._rebuild.run(devices)
-            self._recall(inventory)
-        self._inventory = inventory
-        self._sighted.set()
-        self._publisher.publish(build_slices(devices.values(), inventory.driver, self._settings.node_name))
+    def _seen(self, inventory: Inventory | None) -> None:
+        """The inventory for the first time, or changed; None when there is no NVIDIA driver to ask for one."""
+        self._absent = inventory is None
+        if inventory is not None:
+            if inventory.gpus and not self._recovered:
+                self._rebuild.run(inventory.devices)
+                self._recall(inventory)
+                self._recovered = True
+            elif self._inventory is not None and (reset := _came_back(self._inventory, inventory)):
+                self._store.forget_time_slices(reset)
+            self._inventory = inventory
+        self._decided.set()
+        self._device_health.changed()
+        slices: tuple[PoolSlice, ...] = (PoolSlice(),)
+        if inventory is not None:
+            slices = build_slices(inventory.devices.values(), inventory.driver, self._settings.node_name)
+        self._publisher.publish(slices)
+        if inventory is not None and inventory.gpus and inventory.driver.driver_version != self._looked_ahead:
+            self._looked_ahead = inventory.driver.driver_version
+            # Programs of NVIDIA's toolkit may take a second, or hang for a while.
+            threading.Thread(target=self._cdi.look_ahead, name="driver-files", daemon=True).start()
+
+    def _health_of_devices(self) -> tuple[DeviceHealth, ...] | None:
+        """For the kubelet; None until it is known whether there are GPUs. Raises StateError."""
+        if not self._decided.is_set():
+            return None
+        inventory = None if self._absent else self._inventory
+        # The last inventory is kept when NVML fails, and then nobody knows how the cards are.
+        doubt = self._discovery.complaint or ""
+        return device_health(self._settings.node_name, inventory, self._store.records(), doubt)
 
     def _recall(self, inventory: Inventory) -> None:
         """Hold the first inventory against what is remembered; a full disk must not keep the node from serving."""
@@ -304,3 +413,9 @@ class App:
             message = f"device {name} was {uuid} and is {devices[name].uuid} now: the driver numbers its GPUs anew"
             log.warning("%s", message)
             self._events.warning("DeviceNameMoved", message)
+
+
+def _came_back(before: Inventory, now: Inventory) -> list[str]:
+    """UUIDs of cards that may have been reset since: they were away, or their MIG mode was changed."""
+    known = {(gpu.uuid, gpu.mig_enabled) for gpu in before.gpus}
+    return [gpu.uuid for gpu in now.gpus if (gpu.uuid, gpu.mig_enabled) not in known]

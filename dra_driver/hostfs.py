@@ -16,6 +16,8 @@ LIBRARY_DIRECTORIES = (
     "usr/lib64",
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
+    "usr/lib/x86_64-linux-gnu/nvidia/current",
+    "usr/lib/aarch64-linux-gnu/nvidia/current",
     "usr/lib",
     "usr/lib/nvidia/tesla",
     "lib64",
@@ -51,7 +53,7 @@ class DriverRoots:
 
 def resolve_inside(root: Path, relative: Path | str) -> Path | None:
     """Follow all links of ``root/relative`` with ``root`` as ``/``; None when it does not exist or loops."""
-    pending = [part for part in Path(relative).parts if part != "/"]
+    pending = _steps(Path(relative))
     at: list[str] = []
     links = 0
     while pending:
@@ -73,8 +75,13 @@ def resolve_inside(root: Path, relative: Path | str) -> Path | None:
         target = Path(os.readlink(here))
         if target.is_absolute():
             at.clear()
-        pending[:0] = [p for p in target.parts if p != "/"]
+        pending[:0] = _steps(target)
     return root.joinpath(*at)
+
+
+def _steps(path: Path) -> list[str]:
+    """Its parts without the leading slash, of which a path may have two."""
+    return [part for part in path.parts if part.strip("/")]
 
 
 def find_file(root: Path, directories: Iterable[str], name: str) -> Path | None:
@@ -111,6 +118,18 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of what is at a path, None for nothing.
+
+    The number is not given to another file for as long as somebody has this one open.
+    """
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def try_lock(descriptor: int, shared: bool = False) -> bool:

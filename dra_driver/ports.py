@@ -17,7 +17,10 @@ class DeviceSource(Protocol):
     """Where the inventory comes from: NVML, or a scenario file."""
 
     def scan(self) -> Inventory:
-        """Look at the node afresh. Raises DriverNotReady when the driver is not loadable yet."""
+        """Look at the node afresh. Raises DriverNotReady, DriverAbsent where no driver is installed or loaded."""
+
+    def on_bus(self) -> tuple[str, ...] | None:
+        """PCI addresses of the machine's GPUs, whether or not the driver has them; None when nobody can tell."""
 
     def close(self) -> None:
         """Let go of the driver. Idempotent."""

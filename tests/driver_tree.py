@@ -1,24 +1,32 @@
 """Driver installations in a temporary directory, laid out as on the hosts that the driver meets in the field.
 
-Files have a line of text, device nodes are regular files (placeholders) unless the tests make real ones.
+Libraries are ELF files that hold nothing but their SONAME, other files have a line of text, device nodes are regular
+files (placeholders) unless the tests make real ones.
 """
 
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dra_driver.devices.elf import shared_object
 from dra_driver.hostfs import DriverRoots
+from tests.kernel_tree import KernelTree
 
 VERSION = "580.159.04"
+MACHINE = os.uname().machine
 
 SONAMES = {
     "libEGL_nvidia": "0",
+    "libGLESv1_CM_nvidia": "1",
+    "libGLESv2_nvidia": "2",
+    "libGLX_nvidia": "0",
     "libcuda": "1",
     "libcudadebugger": "1",
     "libnvcuvid": "1",
     "libnvidia-allocator": "1",
     "libnvidia-cfg": "1",
     "libnvidia-encode": "1",
+    "libnvidia-fbc": "1",
     "libnvidia-ml": "1",
     "libnvidia-nvvm": "4",
     "libnvidia-opencl": "1",
@@ -28,8 +36,20 @@ SONAMES = {
 }
 """Libraries of an R580 driver that are loaded by SONAME, and its number."""
 
-UNVERSIONED = ("libnvidia-eglcore", "libnvidia-gpucomp", "libnvidia-nvvm70", "libnvidia-tls")
+UNVERSIONED = (
+    "libnvidia-eglcore",
+    "libnvidia-glcore",
+    "libnvidia-glsi",
+    "libnvidia-glvkspirv",
+    "libnvidia-gpucomp",
+    "libnvidia-pkcs11-openssl3",
+    "libnvidia-rtcore",
+    "libnvidia-tls",
+)
 """Libraries that are loaded by their full name; the host has at most a linker name for them."""
+
+EGL_GBM = "1.1.2"
+"""Version of libnvidia-egl-gbm, which comes with the driver and counts for itself."""
 
 BINARIES = (
     "nvidia-cuda-mps-control",
@@ -44,7 +64,8 @@ BINARIES = (
 class Layout:
     """Where a distribution puts the driver. Paths are relative to the driver root, except the roots themselves.
 
-    links: link -> target, made before the files.
+    links: link -> target, made before the files. vdpau: directory of libvdpau_nvidia, '' for none. extras: further
+    files.
     """
 
     driver_root: str = "/"
@@ -53,6 +74,8 @@ class Layout:
     binaries: str
     firmware: str
     links: dict[str, str] = field(default_factory=dict)
+    vdpau: str = ""
+    extras: tuple[str, ...] = ()
     old_libraries: str | None = None
 
 
@@ -63,6 +86,16 @@ AL2023 = Layout(
     binaries="usr/bin",
     firmware="usr/lib/firmware",
     links={"lib64": "usr/lib64", "lib": "usr/lib", "bin": "usr/bin", "sbin": "usr/sbin"},
+    vdpau="usr/lib64/vdpau",
+    extras=(
+        "etc/OpenCL/vendors/nvidia.icd",
+        "usr/sbin/ldconfig",
+        "usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json",
+        "usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+        "usr/share/nvidia/nvoptix.bin",
+        f"usr/share/vulkan/icd.d/nvidia_icd.{MACHINE}.json",
+        "usr/share/vulkan/implicit_layer.d/nvidia_layers.json",
+    ),
 )
 """EKS AL2023: RPMs on the host, merged /usr."""
 
@@ -70,13 +103,17 @@ BOTTLEROCKET = Layout(
     libraries="usr/lib",
     binaries="usr/bin",
     firmware="usr/lib/firmware",
-    links={"usr": f"/{_SYSROOT}", "lib": "usr/lib", "bin": "usr/bin", "lib64": "usr/lib"},
+    links={"usr": f"/{_SYSROOT}", "lib": "usr/lib", "bin": "usr/bin", "lib64": "usr/lib", "sbin": "usr/sbin"},
+    extras=("usr/sbin/ldconfig",),
     old_libraries="usr/lib/nvidia/tesla",
 )
 """Bottlerocket 1.63 and later: /usr is a link into the sysroot, the old library directory has links."""
 
 BOTTLEROCKET_OLD = Layout(
-    libraries="usr/lib/nvidia/tesla", binaries="usr/libexec/nvidia/tesla/bin", firmware="usr/lib/firmware"
+    libraries="usr/lib/nvidia/tesla",
+    binaries="usr/libexec/nvidia/tesla/bin",
+    firmware="usr/lib/firmware",
+    extras=("sbin/ldconfig",),
 )
 """Bottlerocket before 1.63."""
 
@@ -86,11 +123,51 @@ GPU_OPERATOR = Layout(
     libraries="usr/lib/x86_64-linux-gnu",
     binaries="usr/bin",
     firmware="lib/firmware",
+    vdpau="usr/lib/x86_64-linux-gnu/vdpau",
+    extras=(
+        "etc/OpenCL/vendors/nvidia.icd",
+        "etc/vulkan/icd.d/nvidia_icd.json",
+        "etc/vulkan/implicit_layer.d/nvidia_layers.json",
+        "usr/lib/x86_64-linux-gnu/nvidia/xorg/nvidia_drv.so",
+        f"usr/lib/x86_64-linux-gnu/nvidia/xorg/libglxserver_nvidia.so.{VERSION}",
+        "usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json",
+        "usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json",
+        "usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+        "usr/share/nvidia/nvoptix.bin",
+    ),
 )
-"""The GPU Operator's driver container, mounted with its own /dev."""
+"""The GPU Operator's driver container (Ubuntu), mounted with its own /dev."""
 
-USR_LOCAL_NVIDIA = Layout(driver_root="/usr/local/nvidia", libraries="lib64", binaries="bin", firmware="firmware")
-"""A host with the driver in a directory of its own."""
+GKE = Layout(
+    driver_root="/home/kubernetes/bin/nvidia",
+    libraries="lib64",
+    binaries="bin",
+    firmware="firmware",
+    extras=("vulkan/icd.d/nvidia_icd.json",),
+)
+"""GKE: a directory of the driver's own, Vulkan's files right in it; device nodes are the host's."""
+
+DEBIAN = Layout(
+    libraries="usr/lib/x86_64-linux-gnu/nvidia/current",
+    binaries="usr/bin",
+    firmware="usr/lib/firmware",
+    links={"lib64": "usr/lib64", "lib": "usr/lib", "bin": "usr/bin", "sbin": "usr/sbin"},
+    extras=("etc/OpenCL/vendors/nvidia.icd", "usr/sbin/ldconfig", "usr/share/vulkan/icd.d/nvidia_icd.json"),
+)
+"""Debian's own packages: multiarch, the driver in a directory of its own that alternatives lead to."""
+
+USR_LOCAL_NVIDIA = Layout(
+    driver_root="/usr/local/nvidia",
+    libraries="lib64",
+    binaries="bin",
+    firmware="firmware",
+    extras=(
+        "share/glvnd/egl_vendor.d/10_nvidia.json",
+        "share/vulkan/icd.d/nvidia_icd.json",
+        "share/vulkan/implicit_layer.d/nvidia_layers.json",
+    ),
+)
+"""A host with the driver in a directory of its own, as an H200 was met."""
 
 USR_LOCAL = Layout(driver_root="/usr/local", libraries="lib", binaries="bin", firmware="lib/firmware")
 """A read-only host whose driver comes as an extension below /usr/local."""
@@ -99,6 +176,8 @@ LAYOUTS = {
     "al2023": AL2023,
     "bottlerocket": BOTTLEROCKET,
     "bottlerocket-old": BOTTLEROCKET_OLD,
+    "debian": DEBIAN,
+    "gke": GKE,
     "gpu-operator": GPU_OPERATOR,
     "usr-local-nvidia": USR_LOCAL_NVIDIA,
     "usr-local": USR_LOCAL,
@@ -106,11 +185,11 @@ LAYOUTS = {
 
 
 class DriverTree:
-    """A driver root and a dev root under ``base``, as a container sees them."""
+    """A driver root and a dev root under ``base``, as a container sees them; or a driver root at ``root``."""
 
-    def __init__(self, base: Path, layout: Layout) -> None:
+    def __init__(self, base: Path, layout: Layout, root: Path | None = None) -> None:
         self.layout = layout
-        self.root = base / "driver-root"
+        self.root = root or base / "driver-root"
         self.dev_root = self.root if layout.dev_root == layout.driver_root else base / "dev-root"
         self.roots = DriverRoots(
             driver_root=Path(layout.driver_root),
@@ -148,21 +227,37 @@ class DriverTree:
         path.write_text(text)
         return path
 
+    def add_library(self, relative: str, soname: str = "") -> Path:
+        """Make a library under the driver root; its SONAME is the file's name unless another is given."""
+        path = self.add(relative)
+        path.write_bytes(shared_object(soname or path.name))
+        return path
+
     def install(self, version: str = VERSION) -> None:
-        """Libraries with their links, programs and firmware of a driver version."""
+        """Libraries with their links, programs, firmware and configuration of a driver version."""
         libraries = self.layout.libraries
-        for name in (*SONAMES, *UNVERSIONED):
-            self.add(f"{libraries}/{name}.so.{version}")
         for name, number in SONAMES.items():
-            self.link(f"{libraries}/{name}.so.{number}", f"{name}.so.{version}")
-            self.link(f"{libraries}/{name}.so", f"{name}.so.{number}")
-        self.link(f"{libraries}/libGLX_indirect.so.0", f"libEGL_nvidia.so.{version}")
+            self._install_library(libraries, f"{name}.so", version, number)
+        for name in UNVERSIONED:
+            self.add_library(f"{libraries}/{name}.so.{version}")
+        self.add_library(f"{libraries}/libnvidia-nvvm70.so.4")
+        self._install_library(libraries, "libnvidia-egl-gbm.so", EGL_GBM, "1")
+        self.link(f"{libraries}/libGLX_indirect.so.0", f"libGLX_nvidia.so.{version}")
+        if self.layout.vdpau:
+            self._install_library(self.layout.vdpau, "libvdpau_nvidia.so", version, "1")
         for name in BINARIES:
             self.add(f"{self.layout.binaries}/{name}").chmod(0o755)
         for name in ("gsp_ga10x.bin", "gsp_tu10x.bin"):
             self.add(f"{self.layout.firmware}/nvidia/{version}/{name}")
+        for name in self.layout.extras:
+            self.add(name)
         if self.layout.old_libraries:
             self._link_old_libraries(version, self.layout.old_libraries)
+
+    def _install_library(self, directory: str, linker_name: str, version: str, number: str) -> None:
+        self.add_library(f"{directory}/{linker_name}.{version}", f"{linker_name}.{number}")
+        self.link(f"{directory}/{linker_name}.{number}", f"{linker_name}.{version}")
+        self.link(f"{directory}/{linker_name}", f"{linker_name}.{number}")
 
     def link(self, relative: str, target: str) -> None:
         """Make or replace a link under the driver root."""
@@ -177,7 +272,8 @@ class DriverTree:
             self.node(name).touch()
 
     def with_nodes(self, gpus: int = 1) -> "DriverTree":
-        """Placeholders for the common nodes and those of ``gpus`` GPUs."""
+        """Placeholders for the common nodes and those of ``gpus`` GPUs, and a /proc that knows of them."""
+        KernelTree(self.root).load("nvidia", "nvidia-uvm", "nvidia-caps").list_mig_minors(gpus)
         self.make_nodes("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", *(f"nvidia{minor}" for minor in range(gpus)))
         return self
 

@@ -13,7 +13,7 @@ from dra_driver.cdi.directory import CdiDirectory
 from dra_driver.cdi.driver_files import DriverFiles
 from dra_driver.cdi.spec import ClaimSpec, DeviceEdits, DeviceNode, Edits, build_spec
 from dra_driver.model.devices import Device
-from dra_driver.model.errors import CdiError
+from dra_driver.model.errors import CdiError, DriverError
 from dra_driver.ports import PlannedSpec
 from dra_driver_api import names
 
@@ -49,6 +49,13 @@ class ClaimSpecs:
             DeviceEdits(name=device.name, edits=_edits_with(self._files.device_nodes(device))) for device in devices
         ]
         return build_spec(claim_uid, edits, self._files.common(self._driver_version()))
+
+    def look_ahead(self) -> None:
+        """Find the driver's files before a claim waits for them. Never raises: claims will be told what is amiss."""
+        try:
+            self._files.look_ahead(self._driver_version())
+        except DriverError as error:
+            log.warning("containers cannot be given GPUs: %s", error)
 
     def write(self, spec: PlannedSpec) -> None:
         """Write atomically. Raises CdiError."""

@@ -1,195 +1,246 @@
-"""The device nodes of GPUs and of the driver, read from the dev root and from /proc at the moment of asking.
+"""The device nodes of GPUs and of the driver, looked at in the dev root at the moment of asking.
 
-Nodes are only read; nothing is created here.
+A node that is missing is made, if the settings allow it (``node_maker``); what its numbers must be is the kernel's to
+say (``kernel_devices``). Nothing is cached: either every node that a container needs is there, or the claim fails.
 """
 
 import os
-import re
 import stat
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from dra_driver.cdi.kernel_devices import NVIDIA, Capability, KernelDevices, major_of
+from dra_driver.cdi.node_maker import COMMON_NODES, Known, NodeMaker, gpu_node
 from dra_driver.cdi.spec import DeviceNode
 from dra_driver.hostfs import DriverRoots, resolve_inside
 from dra_driver.model.devices import Device, MigDevice
 from dra_driver.model.errors import CdiError
 
-NVIDIA_MAJOR: Final = 195
-"""Character device major of GPUs, nvidiactl and nvidia-modeset: assigned by the kernel, the same
-everywhere.
-"""
-
-_STAND_IN_UVM_MAJOR: Final = 238
-_STAND_IN_CAPS_MAJOR: Final = 237
-_CAPS_OF_GPU_INSTANCE: Final = 9
-_CAPS_OF_GPU: Final = 15 * _CAPS_OF_GPU_INSTANCE
-_FIRST_INSTANCE_CAP: Final = 3
+_BY_PATH: Final = "dri/by-path"
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """A node of the driver: its numbers (major None: given out by the kernel when the module loads)."""
+class Trouble:
+    """What is wrong with a node, behind its path. mendable: making it anew would help."""
 
-    name: str
-    major: int | None
-    minor: int
-    required: bool
-
-
-COMMON_NODES: Final = (
-    _Known("nvidia-modeset", NVIDIA_MAJOR, 254, required=False),
-    _Known("nvidia-uvm", None, 0, required=True),
-    _Known("nvidia-uvm-tools", None, 1, required=False),
-    _Known("nvidiactl", NVIDIA_MAJOR, 255, required=True),
-)
-"""What every GPU container needs beside its GPUs, sorted by name."""
+    text: str
+    mendable: bool = False
 
 
 class DeviceNodes:
-    """Nodes under ``roots.container_dev_root``, described by their host paths.
+    """Nodes under the dev root, described by their host paths.
 
-    placeholders: a simulated node made without root rights has regular files in place of nodes; they are
-    accepted and described with the numbers the real ones have. proc: where /proc is seen; a simulated node's
-    is in its driver root, for this machine's own says nothing about it.
+    roots: or a function that finds them, since a driver container brings its own ``dev`` whenever it starts.
+    maker: None leaves missing nodes to others. placeholders: a simulated node made without root rights has regular
+    files in place of nodes; they are accepted and described with the numbers that the real ones have.
     """
 
-    def __init__(self, roots: DriverRoots, placeholders: bool = False, proc: Path | None = None) -> None:
-        self._roots = roots
-        self._seen_directory = roots.container_dev_root / "dev"
-        self._host_directory = roots.dev_root / "dev"
+    def __init__(
+        self,
+        roots: DriverRoots | Callable[[], DriverRoots],
+        kernel: KernelDevices | None = None,
+        maker: NodeMaker | None = None,
+        placeholders: bool = False,
+    ) -> None:
+        self._find_roots = roots if callable(roots) else lambda: roots
+        self._kernel = kernel or KernelDevices()
+        self._maker = maker
         self._placeholders = placeholders
-        self._proc = proc or (roots.container_driver_root / "proc" if placeholders else Path("/proc"))
 
-    def common(self) -> tuple[DeviceNode, ...]:
+    def common(self, driver_version: str) -> tuple[DeviceNode, ...]:
         """nvidiactl and nvidia-uvm, and those of nvidia-uvm-tools and nvidia-modeset that are there.
 
-        Raises CdiError naming the host path of one that is missing or is no character device.
+        Raises CdiError naming the host path of one that is missing or is no such device, also while the kernel
+        runs another version of the driver.
         """
-        found = ((known, self._stat(known.name)) for known in COMMON_NODES)
-        return tuple(self._node(known, state) for known, state in found if known.required or state is not None)
-
-    def common_paths(self) -> tuple[Path, ...]:
-        """Where the common nodes are seen, there or not."""
-        return tuple(Path(self._seen(known.name)) for known in COMMON_NODES)
+        self._check_version(driver_version)
+        dev, majors = _Dev(self._find_roots()), self._kernel.majors()
+        found = [self._node(dev, known, majors) for known in COMMON_NODES]
+        return tuple(node for node in found if node is not None)
 
     def of(self, device: Device) -> tuple[DeviceNode, ...]:
-        """The GPU's own node; for a MIG device its parent's and the two capability nodes of its instances.
+        """A GPU's own node and its DRM nodes, if any; a MIG device's parent's node and its two capabilities.
 
-        Raises CdiError naming the path that is missing.
+        A link of the host's ``/dev/dri/by-path`` that leads to such a node is a node in the container, which takes no
+        hook. DRM nodes stand for the whole card, so a MIG device does not get them. Capabilities need not exist on
+        the host. Raises CdiError naming the path that is missing.
         """
         gpu = device.physical
-        name = f"nvidia{gpu.minor}"
-        node = self._node(_Known(name, NVIDIA_MAJOR, gpu.minor, required=True), self._stat(name))
+        dev = _Dev(self._find_roots())
+        node = self._node(dev, gpu_node(gpu.minor, gpu.pci_bus_id), self._kernel.majors())
+        assert node is not None  # noqa: S101 - for the type checker: the node of a GPU is required
         if isinstance(device, MigDevice):
-            return (node, *self._capabilities(device))
-        return (node,)
+            return (node, *self._capabilities(dev, device))
+        return (node, *self._drm(dev, gpu.pci_bus_id))
 
-    def _seen(self, name: str) -> str:
-        return f"{self._seen_directory}/{name}"
+    def troubles(self, gpus: Mapping[str, int]) -> Mapping[str, Trouble]:
+        """Host path -> what is wrong with it, of the nodes that claims on these GPUs need. Makes nothing.
 
-    def _on_host(self, name: str) -> str:
-        return f"{self._host_directory}/{name}"
-
-    def _stat(self, name: str) -> os.stat_result | None:
-        """State of a node, None when it is not there. Links, which nodes hardly ever are, stay inside the
-        root.
+        gpus: PCI address -> minor number. Raises CdiError when a node cannot be looked at.
         """
+        dev, majors = _Dev(self._find_roots()), self._kernel.majors()
+        wanted = [known for known in COMMON_NODES if known.required]
+        wanted.extend(gpu_node(minor, address) for address, minor in gpus.items())
+        found = {dev.shown(known.name): self._trouble(dev, known, majors) for known in wanted}
+        return {path: trouble for path, trouble in found.items() if trouble is not None}
+
+    def _check_version(self, driver_version: str) -> None:
+        running = self._kernel.driver_version()
+        if running not in (None, driver_version):
+            raise CdiError(
+                f"the kernel runs NVIDIA driver {running}, the GPUs were last seen under {driver_version}: "
+                "the driver is being replaced; try again when that is done"
+            )
+
+    def _node(self, dev: "_Dev", known: Known, majors: Mapping[str, int]) -> DeviceNode | None:
+        """The node, made if need be; None for one that is not required and not there."""
+        trouble = self._trouble(dev, known, majors)
+        why = ""
+        if trouble is not None and trouble.mendable and (known.required or major_of(known.module, majors) is not None):
+            why = self._make(dev, known)
+            majors = self._kernel.majors()
+            trouble = self._trouble(dev, known, majors)
+        if trouble is None:
+            return self._describe(dev, known, majors)
+        if not known.required and dev.state(known.name) is None:
+            return None
+        raise CdiError(f"device node {dev.shown(known.name)} {trouble.text}{why}")
+
+    def _make(self, dev: "_Dev", known: Known) -> str:
+        """'' or the rest of the error text: why the node was not made, and the remedy."""
+        if self._maker is None:
+            return (
+                ", and with --device-nodes=require the driver makes none: load the NVIDIA kernel modules and make "
+                "it on the host, e.g. with nvidia-modprobe or nvidia-smi, or set --device-nodes=create"
+            )
+        why = self._maker.make(known, dev.roots, lambda: self._trouble(dev, known, self._kernel.majors()) is None)
+        return f", and the driver cannot make it: {why}" if why else ""
+
+    def _trouble(self, dev: "_Dev", known: Known, majors: Mapping[str, int]) -> Trouble | None:
+        """What is wrong with a node as it is; None if nothing is."""
+        found = dev.state(known.name)
+        if found is None:
+            return Trouble("is missing", mendable=True)
+        if self._placeholders and stat.S_ISREG(found.st_mode):
+            return None
+        if not stat.S_ISCHR(found.st_mode):
+            kind = _FILE_KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+            return Trouble(f"is {kind}, must be a character device: move it away")
+        return self._wrong_numbers(known, found, majors)
+
+    def _wrong_numbers(self, known: Known, found: os.stat_result, majors: Mapping[str, int]) -> Trouble | None:
+        major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
+        if minor != known.minor or known.major not in (None, major):
+            wanted = f"{'*' if known.major is None else known.major}:{known.minor}"
+            return Trouble(
+                f"is character device {major}:{minor}, must be {wanted}: another device was put in its place"
+            )
+        # The kernel's table counts where it knows the driver: some sandboxes show none of its devices there.
+        if known.major is not None or major_of(NVIDIA, majors) is None:
+            return None
+        current = major_of(known.module, majors)
+        if current is None:
+            return Trouble(f"is there, but the kernel module {known.module} is not loaded", mendable=True)
+        if current != major:
+            text = (
+                f"is character device {major}:{minor}, must be {current}:{minor} since {known.module} was loaded anew"
+            )
+            return Trouble(text, mendable=True)
+        return None
+
+    def _describe(self, dev: "_Dev", known: Known, majors: Mapping[str, int]) -> DeviceNode:
+        found = dev.state(known.name)
+        if found is not None and stat.S_ISCHR(found.st_mode):
+            return dev.node(known.name, found)
+        major = known.major if known.major is not None else major_of(known.module, majors)
+        if found is None or major is None:
+            raise CdiError(f"device node {dev.shown(known.name)} vanished while it was looked at")
+        return dev.numbered(known.name, major, known.minor)
+
+    def _capabilities(self, dev: "_Dev", mig: MigDevice) -> tuple[DeviceNode, ...]:
+        minor, instance = mig.parent.minor, mig.gpu_instance_id
+        found: tuple[Capability, ...] = (
+            self._kernel.capability(minor, instance),
+            self._kernel.capability(minor, instance, mig.compute_instance_id),
+        )
+        return tuple(dev.numbered(f"nvidia-caps/nvidia-cap{c.minor}", c.major, c.minor, c.mode) for c in found)
+
+    def _drm(self, dev: "_Dev", pci_bus_id: str) -> Iterator[DeviceNode]:
+        """Those that the dev root has. Raises CdiError for one that is another device."""
+        for drm in self._kernel.drm(pci_bus_id):
+            name = f"dri/{drm.name}"
+            found = dev.state(name)
+            if found is None:
+                continue
+            if not stat.S_ISCHR(found.st_mode) or found.st_rdev != os.makedev(drm.major, drm.minor):
+                raise CdiError(
+                    f"device node {dev.shown(name)} is not character device {drm.major}:{drm.minor}, "
+                    f"which GPU {pci_bus_id} has: another device was put in its place"
+                )
+            node = dev.node(name, found)
+            yield node
+            link = f"{_BY_PATH}/pci-{pci_bus_id}{drm.link_end}"
+            if dev.leads_to(link, drm.name):
+                yield replace(node, path=f"/dev/{link}")
+
+
+def device_nodes(roots: DriverRoots, placeholders: bool = False, proc: Path | None = None) -> DeviceNodes:
+    """Nodes under fixed roots, none of which is made; placeholders have /proc and /sys of their driver root."""
+    if not placeholders:
+        return DeviceNodes(roots, KernelDevices(proc or Path("/proc")))
+    root = roots.container_driver_root
+    return DeviceNodes(roots, KernelDevices(proc or root / "proc", root / "sys"), placeholders=True)
+
+
+class _Dev:
+    """``/dev`` of the dev root, as seen here and as the host has it. Names are relative to it."""
+
+    def __init__(self, roots: DriverRoots) -> None:
+        self.roots = roots
+
+    def state(self, name: str) -> os.stat_result | None:
+        """State of a node, None when it is not there. Links stay inside the root. Raises CdiError."""
         try:
             found = os.lstat(self._seen(name))
             if stat.S_ISLNK(found.st_mode):
-                target = resolve_inside(self._roots.container_dev_root, f"dev/{name}")
+                target = resolve_inside(self.roots.container_dev_root, f"dev/{name}")
                 return None if target is None else target.stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise CdiError(f"device node {self._describe(name)}: {error.strerror}") from error
+            raise CdiError(f"device node {self.shown(name)}: {error.strerror}") from error
         return found
 
-    def _node(self, known: _Known, found: os.stat_result | None) -> DeviceNode:
-        if found is None:
-            raise CdiError(
-                f"device node {self._describe(known.name)} is missing: load the NVIDIA kernel modules and "
-                f"create it, e.g. with nvidia-modprobe or nvidia-smi on the host, or correct the dev root"
-            )
-        if stat.S_ISCHR(found.st_mode):
-            return self._from_character_device(known, found)
-        if self._placeholders and stat.S_ISREG(found.st_mode):
-            major = _STAND_IN_UVM_MAJOR if known.major is None else known.major
-            return self._described(known.name, major, known.minor)
-        kind = _FILE_KINDS.get(stat.S_IFMT(found.st_mode), "something else")
-        raise CdiError(f"device node {self._describe(known.name)} is {kind}, must be a character device")
+    def leads_to(self, link: str, node: str) -> bool:
+        """Whether a link by this name is there and points to a node of this base name."""
+        try:
+            return Path(os.readlink(self._seen(link))).name == node
+        except OSError:
+            return False
 
-    def _from_character_device(self, known: _Known, found: os.stat_result) -> DeviceNode:
+    def node(self, name: str, found: os.stat_result) -> DeviceNode:
+        """A node as it is."""
         major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
-        if minor != known.minor or known.major not in (None, major):
-            wanted = f"{'*' if known.major is None else known.major}:{known.minor}"
-            raise CdiError(
-                f"device node {self._describe(known.name)} is character device {major}:{minor}, "
-                f"must be {wanted}: another device was put in its place"
-            )
-        return self._described(known.name, major, minor, file_mode=stat.S_IMODE(found.st_mode), gid=found.st_gid)
+        return self.numbered(name, major, minor, stat.S_IMODE(found.st_mode), found.st_gid)
 
-    def _described(self, name: str, major: int, minor: int, file_mode: int = 0o666, gid: int = 0) -> DeviceNode:
+    def numbered(self, name: str, major: int, minor: int, file_mode: int = 0o666, gid: int = 0) -> DeviceNode:
+        """A node by its numbers."""
         return DeviceNode(
-            path=f"/dev/{name}",
-            host_path=self._on_host(name),
-            major=major,
-            minor=minor,
-            file_mode=file_mode,
-            gid=gid,
+            path=f"/dev/{name}", host_path=self._on_host(name), major=major, minor=minor, file_mode=file_mode, gid=gid
         )
 
-    def _describe(self, name: str) -> str:
+    def shown(self, name: str) -> str:
+        """Its path for an error text."""
         host, seen = self._on_host(name), self._seen(name)
         return host if host == seen else f"{host} (seen here as {seen})"
 
-    def _capabilities(self, mig: MigDevice) -> tuple[DeviceNode, ...]:
-        """Nodes of the GPU instance and the compute instance; they need not exist on the host."""
-        instance = f"gi{mig.gpu_instance_id}"
-        first = _FIRST_INSTANCE_CAP + mig.parent.minor * _CAPS_OF_GPU + mig.gpu_instance_id * _CAPS_OF_GPU_INSTANCE
-        access = self._proc / f"driver/nvidia/capabilities/gpu{mig.parent.minor}/mig" / instance
-        major = self._capabilities_major()
-        numbers = (
-            self._access(access / "access", first),
-            self._access(access / f"ci{mig.compute_instance_id}" / "access", first + 1 + mig.compute_instance_id),
-        )
-        return tuple(
-            self._described(f"nvidia-caps/nvidia-cap{minor}", major, minor, file_mode=mode) for minor, mode in numbers
-        )
+    def _seen(self, name: str) -> str:
+        return f"{self.roots.container_dev_root / 'dev'}/{name}"
 
-    def _access(self, path: Path, stand_in: int) -> tuple[int, int]:
-        """Minor and mode of a capability. ``stand_in``: its minor by the driver's own numbering (mig-
-        minors).
-        """
-        text = self._read(path)
-        if text is None:
-            return stand_in, 0o444
-        facts = dict(re.findall(r"^(DeviceFileMinor|DeviceFileMode):\s*(\d+)\s*$", text, re.MULTILINE))
-        try:
-            return int(facts["DeviceFileMinor"]), int(facts["DeviceFileMode"])
-        except KeyError as error:
-            raise CdiError(f"{path}: has no {error.args[0]}") from error
-
-    def _capabilities_major(self) -> int:
-        path = self._proc / "devices"
-        found = re.search(r"^\s*(\d+) nvidia-caps$", self._read(path) or "", re.MULTILINE)
-        if found is not None:
-            return int(found[1])
-        if self._placeholders:
-            return _STAND_IN_CAPS_MAJOR
-        raise CdiError(f"{path}: has no character device nvidia-caps, MIG devices need it")
-
-    def _read(self, path: Path) -> str | None:
-        """The file's text; None when it is not there on a simulated node, which has no such files."""
-        try:
-            return path.read_text(encoding="ascii", errors="replace")
-        except FileNotFoundError as error:
-            if self._placeholders:
-                return None
-            raise CdiError(f"{path} is missing: the MIG device was removed, or its driver is not loaded") from error
-        except OSError as error:
-            raise CdiError(f"{path}: {error.strerror}") from error
+    def _on_host(self, name: str) -> str:
+        return f"{self.roots.dev_root / 'dev'}/{name}"
 
 
 _FILE_KINDS: Final = {

@@ -23,6 +23,7 @@ __all__ = [
     "DeviceNode",
     "Edits",
     "Env",
+    "Hook",
     "Mount",
     "build_spec",
     "render",
@@ -75,6 +76,28 @@ class Mount:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hook:
+    """A program of the host that the runtime calls while it makes the container.
+
+    stage: when, as CDI names it, e.g. ``createContainer``. args: all of them, the program's name first.
+    """
+
+    stage: str
+    path: str
+    args: tuple[str, ...]
+    env: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """As CDI writes it."""
+        return {
+            "hookName": self.stage,
+            "path": self.path,
+            "args": list(self.args),
+            **({"env": list(self.env)} if self.env else {}),
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class Env:
     """An environment variable of the container."""
@@ -99,6 +122,7 @@ class Edits:
     device_nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
     env: tuple[Env, ...] = ()
+    hooks: tuple[Hook, ...] = ()
 
     @cached_property
     def additional_gids(self) -> tuple[int, ...]:
@@ -112,6 +136,7 @@ class Edits:
             "env": [str(variable) for variable in self.env],
             "deviceNodes": [node.document() for node in self.device_nodes],
             "mounts": [mount.document() for mount in self.mounts],
+            "hooks": [hook.document() for hook in self.hooks],
             "additionalGids": list(self.additional_gids),
         }
         return {key: value for key, value in whole.items() if value}

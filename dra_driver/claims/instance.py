@@ -23,10 +23,10 @@ class Instance:
 
         Raises StateError naming the directory, and the process that is in it.
         """
+        self.files = (directory / _INSTANCE, directory / _PUBLISHER)
         try:
             directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-            self._instance = _open(directory / _INSTANCE)
-            self._publisher = _open(directory / _PUBLISHER)
+            self._instance, self._publisher = map(_open, self.files)
         except OSError as error:
             raise StateError(f"plugin directory {directory} cannot be used: {error.strerror}") from error
         if not try_lock(self._instance, shared=shared):

@@ -21,6 +21,7 @@ from dra_driver.claims.store import Store
 from dra_driver.model.claims import Allocation, ClaimRef
 from dra_driver.model.devices import Device, Inventory
 from dra_driver.model.errors import (
+    ApiError,
     ApiUnreachable,
     CdiError,
     ControlError,
@@ -36,6 +37,9 @@ from dra_driver.sharing.strategy import Strategies
 log = logging.getLogger(__name__)
 
 Answer = tuple[PreparedDevice, ...]
+
+_NOT_LET_IN = (401, 403)
+"""HTTP status of an API server that says nothing about the claim: a token that ran out, rights that were changed."""
 
 _GIVE_UP_SECONDS = 180.0
 """How long the reset of a card may fail before its claim is let go without."""
@@ -74,8 +78,8 @@ class ClaimLifecycle:
         allocation = self._allocation(claim)
         with self._turn.take(), self._claim_locks.hold([claim.uid]):
             record = self._edges.store.get(claim.uid)
-            if allocation is None:
-                return self._without_api(claim, record)
+            if isinstance(allocation, ApiError):
+                return self._without_api(record, allocation)
             if record is not None:
                 if record.state is ClaimState.COMPLETED and is_for(record, allocation):
                     return self._again(record)
@@ -103,18 +107,20 @@ class ClaimLifecycle:
             self._take_back(record)
             log.info("claim %s is unprepared", claim)
 
-    def _allocation(self, claim: ClaimRef) -> Allocation | None:
+    def _allocation(self, claim: ClaimRef) -> Allocation | ApiError:
+        """The allocation, or why the API server tells nothing about a claim that has a record."""
         try:
             return read_allocation(claim, self._edges.api.get(claim), self._pool)
-        except ApiUnreachable as error:
-            if self._edges.store.get(claim.uid) is None:
+        except ApiError as error:
+            told = not isinstance(error, ApiUnreachable) and error.status not in _NOT_LET_IN
+            if told or self._edges.store.get(claim.uid) is None:
                 raise
-            log.warning("claim %s: answering from the state, the API server does not: %s", claim, error)
-            return None
+            return error
 
-    def _without_api(self, claim: ClaimRef, record: ClaimRecord | None) -> Answer:
+    def _without_api(self, record: ClaimRecord | None, error: ApiError) -> Answer:
         if record is None or record.state is not ClaimState.COMPLETED:
-            raise ApiUnreachable(f"claim {claim} cannot be read: the API server does not answer")
+            raise error
+        log.warning("claim %s: answering from the state, the API server does not tell: %s", record.claim, error)
         return self._again(record)
 
     def _again(self, record: ClaimRecord) -> Answer:

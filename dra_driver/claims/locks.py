@@ -70,8 +70,8 @@ class ProcessTurn:
     def __init__(self, path: Path, wait_seconds: float = WAIT_SECONDS) -> None:
         self._path = path
         self._wait_seconds = wait_seconds
-        self._turn = _lock_file(path)
-        self._wish = _lock_file(path.with_name(path.name + ".wish"))
+        self.files = (path, path.with_name(path.name + ".wish"))
+        self._turn, self._wish = map(_lock_file, self.files)
         self._state = threading.Condition()
         self._users = 0
         self._waiting = 0

@@ -8,6 +8,8 @@ The database also holds what is believed of time slices (NVML cannot read them):
 driver epoch it was made in, and is dropped in the same transaction that records the intent to change the slice.
 """
 
+import contextlib
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,13 +19,15 @@ from pathlib import Path
 
 from dra_driver.claims import codec, schema
 from dra_driver.model.claims import ClaimRef
-from dra_driver.model.errors import StateError
+from dra_driver.model.errors import StateDamaged, StateError
 from dra_driver.model.records import ClaimRecord, ClaimState, Holder
 
 STATE_FILE = "state.db"
 _BUSY_SECONDS = 10.0
 _RESERVE_BYTES = 512 * 1024
 _FULL = "disk is full"
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_MEND = "restart this driver: it sets the database aside and rebuilds what CDI files and claims prove"
 
 _COLUMNS = "uid, namespace, name, state, prepared_at, steps, devices, checksum"
 _Row = tuple[str, str, str, str, float, str, str, int]
@@ -37,6 +41,9 @@ class Store:
         self._path = path
         self._reserve = path.with_name("state.reserve")
         self._lock = threading.Lock()
+        self.files = (path, path.with_name(f"{path.name}-wal"))
+        self.damage = ""
+        """What was found to be damaged since it was opened, and the remedy; '' for nothing."""
 
     @classmethod
     def open(cls, path: Path) -> "Store":
@@ -72,6 +79,30 @@ class Store:
                 connection.close()
                 raise
         return cls(connection, path)
+
+    def put_back(self) -> bool:
+        """Write the database anew if its file was taken away, for who opens it next; whether that was so.
+
+        A file that is there is left as it is, whoever made it. Raises StateError.
+        """
+        if self._path.exists():
+            return False
+        copy = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            with self._reading() as connection, contextlib.closing(sqlite3.connect(copy)) as anew:
+                connection.backup(anew)
+            copy.chmod(0o600)
+            try:
+                os.link(copy, self._path)
+            except FileExistsError:
+                return False
+        except OSError as error:
+            raise StateError(f"state database {self._path} was removed and cannot be put back: {error}") from error
+        finally:
+            with contextlib.suppress(OSError):
+                copy.unlink(missing_ok=True)
+        return True
 
     def close(self) -> None:
         """Close. Idempotent."""
@@ -226,8 +257,11 @@ class Store:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, _translated(self._path):
-            yield self._connection
+        try:
+            with self._lock, _translated(self._path):
+                yield self._connection
+        except StateDamaged as error:
+            raise self._damaged(error) from error
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -245,7 +279,13 @@ class Store:
         try:
             return _parse(row)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise StateError(f"state database {self._path}: the record of claim {row[0]} {error}") from error
+            damage = StateDamaged(f"state database {self._path}: the record of claim {row[0]} {error}")
+            raise self._damaged(damage) from error
+
+    def _damaged(self, error: StateDamaged) -> StateDamaged:
+        error.add_note(_MEND)
+        self.damage = f"{error}; {_MEND}"
+        return error
 
 
 @lru_cache(maxsize=1024)
@@ -291,4 +331,6 @@ def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise StateError(f"state database {path}: {error}") from error
+        # The low byte is the kind, the rest says more.
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        raise (StateDamaged if code in _DAMAGE else StateError)(f"state database {path}: {error}") from error

@@ -24,6 +24,7 @@ examples:
   dra-driver demo                                  watch GPUs being shared on a simulated node
   dra-driver validate claim.yaml                   check claims and their GpuConfig before they are applied
   dra-driver inventory -o slices                   the ResourceSlices that this node would publish
+  dra-driver doctor                                what is amiss on this node, and what to do
   dra-driver run --node-name "$NODE_NAME" --feature-gates TimeSlicingSettings=true
 
 'dra-driver COMMAND --help' tells more. Exit codes: 0 done, 1 failed, 2 wrong usage or settings."""
@@ -56,6 +57,7 @@ COMMANDS: Final = {
     "run": Command("dra_driver.commands.run", "serve the kubelet of this node"),
     "inventory": Command("dra_driver.commands.inventory", "show the GPUs of this node, or of a simulated one"),
     "validate": Command("dra_driver.commands.validate", "check claims, templates, DeviceClasses and GpuConfigs"),
+    "doctor": Command("dra_driver.commands.doctor", "examine a node: what is amiss, and what to do"),
     "status": Command("dra_driver.commands.status", "show the claims prepared on this node"),
     "demo": Command("dra_driver.commands.demo", "watch GPUs being shared, without a GPU or a cluster"),
     "completion": Command("dra_driver.commands.completion", "print a completion script for a shell"),

@@ -1,40 +1,62 @@
 """Keeps the inventory current: looks until there are GPUs, then looks again now and then, and tells who asked.
 
-Knows no NVML and no Kubernetes object: a DeviceSource is looked at, listeners get an Inventory.
+Decides what a node without GPUs is: one that never had any, one whose NVIDIA driver is being loaded, or one that lost
+them. Knows no NVML and no Kubernetes object: a DeviceSource is looked at, listeners get an Inventory.
 """
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from dra_driver.model.devices import Inventory
-from dra_driver.model.errors import DriverError
+from dra_driver.model.errors import DriverAbsent, DriverError
 from dra_driver.ports import DeviceSource, EventSink, Readiness
 
 log = logging.getLogger(__name__)
 
 CONDITION: Final = "devices"
 EVENT_REPLACED: Final = "GPUReplaced"
+EVENT_WITHDRAWN: Final = "GPUsWithdrawn"
 
-Listener = Callable[[Inventory], None]
+Listener = Callable[[Inventory | None], None]
+
+_NEVER_ANY: Final = "this node has no NVIDIA GPU"
+_SHOWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Seconds between looks: ``interval`` once there are GPUs, else from ``first`` doubling up to ``longest``."""
+    """Seconds between looks: ``interval`` once there are GPUs, else from ``first`` doubling up to ``longest``.
 
-    interval: float = 30.0
+    grace: how long a machine that has GPUs may show none, in at least ``grace_looks`` looks, before they are withdrawn:
+    a driver that is being loaded shows its cards some seconds later.
+    """
+
+    interval: float = 5.0
     first: float = 0.5
-    longest: float = 30.0
+    longest: float = 10.0
+    grace: float = 30.0
+    grace_looks: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Nothing:
+    """A look that found no GPU: why, and whether that proves that none can be used (a look that hangs does not)."""
+
+    why: str
+    proved: bool
+    answer: Inventory | None = None
 
 
 class Discovery:
     """Looks at the node in a thread of its own; ``look`` does it once in the caller's.
 
     on_change is called with each inventory whose devices differ from the last one that it took; when it raises,
-    that inventory is offered again at the next look. Nothing is offered before the first GPU was seen.
+    that inventory is offered again at the next look. GPUs are withdrawn by an inventory without any, or by None where
+    no NVIDIA driver answers: at once when the machine has no GPU on its bus, else after the grace.
     """
 
     def __init__(
@@ -44,14 +66,19 @@ class Discovery:
         on_change: Listener,
         events: EventSink | None = None,
         pace: Pace | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._readiness = readiness
         self._on_change = on_change
         self._events = events
         self._pace = pace or Pace()
+        self._clock = clock
         self._inventory: Inventory | None = None
         self._taken: Inventory | None = None
+        self._withdrawn = False
+        self._looks_in_vain = 0
+        self._in_vain_since = 0.0
         self._complaint: str | None = None
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -60,8 +87,13 @@ class Discovery:
 
     @property
     def inventory(self) -> Inventory | None:
-        """What the last look that succeeded found; None until a GPU was seen."""
+        """What the last look that found GPUs has found; None until there was one."""
         return self._inventory
+
+    @property
+    def complaint(self) -> str | None:
+        """Why there are no GPUs, or why the last known ones may be out of date; None while all is well."""
+        return self._complaint
 
     @property
     def threads(self) -> tuple[threading.Thread, ...]:
@@ -71,30 +103,23 @@ class Discovery:
     def look(self) -> bool:
         """Look once; whether there are GPUs and on_change took them.
 
-        A failure is told in the log and in readiness, never raised, and the last inventory stays.
+        A failure is told in the log and in readiness, never raised.
         """
         with self._lock:
             found = self._scan()
-            if found is None:
+            if isinstance(found, _Nothing):
+                self._miss(found)
                 return False
-            if not found.gpus:
-                self._complain("no GPU is bound to the NVIDIA driver; looking again")
-                if self._inventory is None:
-                    # The driver was loaded a moment ago and its cards come later: an empty answer is no news.
-                    return False
+            self._looks_in_vain = 0
             before, self._inventory = self._inventory, found
             self._report(before, found)
-            return self._offer(found) and bool(found.gpus)
+            return self._offer(found)
 
     def start(self) -> None:
         """Look in a thread: at once when nothing is known yet, else after the interval."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="discovery", daemon=True)
             self._thread.start()
-
-    def look_soon(self) -> None:
-        """Have the thread look now, e.g. since a GPU turned out to be lost."""
-        self._wake.set()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End the thread; waits at most ``timeout_s`` for a look in progress. Idempotent."""
@@ -117,22 +142,57 @@ class Discovery:
             else:
                 wait, delay = delay, min(2 * delay, self._pace.longest)
 
-    def _scan(self) -> Inventory | None:
+    def _scan(self) -> Inventory | _Nothing:
         try:
-            return self._source.scan()
+            found = self._source.scan()
         except DriverError as error:
-            self._complain(f"{error}; looking again{self._kept()}")
+            return _Nothing(str(error), isinstance(error, DriverAbsent))
         except Exception:
             log.exception("looking for GPUs failed")
-            self._complain(f"looking for GPUs failed, see the log; looking again{self._kept()}")
-        return None
+            return _Nothing("looking for GPUs failed, see the log", proved=False)
+        return found if found.gpus else _Nothing("no GPU is bound to the NVIDIA driver", proved=True, answer=found)
 
-    def _kept(self) -> str:
-        return " (the last inventory is kept)" if self._inventory is not None else ""
+    def _miss(self, nothing: _Nothing) -> None:
+        """A look in vain: withdraw what slices promise when the time has come, and say why there is nothing."""
+        on_bus = self._source.on_bus()
+        if self._looks_in_vain == 0:
+            self._in_vain_since = self._clock()
+        self._looks_in_vain += 1
+        if self._inventory is None and on_bus == ():
+            self._withdraw(nothing.answer)
+            self._complain(f"{_NEVER_ANY} ({nothing.why})")
+            self._readiness.set(CONDITION, True, f"{_NEVER_ANY}: nothing is offered; looking again now and then")
+            return
+        why = nothing.why + _seen_on(on_bus)
+        if self._is_over(nothing, on_bus) and self._withdraw(nothing.answer) and self._events is not None:
+            self._events.warning(EVENT_WITHDRAWN, f"{why}: no GPU can be offered on this node until that is mended")
+        kept = "; nothing is offered" if self._withdrawn else " (the last inventory is kept)" if self._taken else ""
+        self._complain(f"{why}; looking again{kept}")
+        self._readiness.set(CONDITION, False, f"{why}; looking again{kept}")
+
+    def _is_over(self, nothing: _Nothing, on_bus: tuple[str, ...] | None) -> bool:
+        """Whether slices must promise GPUs no longer: nothing could be prepared, and not only for the moment."""
+        if on_bus == ():
+            return True
+        if self._taken is not None and not nothing.proved:
+            return False
+        waited = self._clock() - self._in_vain_since
+        return waited >= self._pace.grace and self._looks_in_vain >= self._pace.grace_looks
+
+    def _withdraw(self, answer: Inventory | None) -> bool:
+        """Hand on that there is nothing, once; whether that was done by this call."""
+        if self._withdrawn:
+            return False
+        try:
+            self._on_change(answer)
+        except Exception:
+            log.exception("that there is no GPU was not taken; offering it again at the next look")
+            return False
+        self._withdrawn, self._taken = True, None
+        return True
 
     def _complain(self, message: str) -> None:
         """Say once per change why there are no GPUs, or why the last known ones may be out of date."""
-        self._readiness.set(CONDITION, False, message)
         if message != self._complaint:
             self._complaint = message
             log.warning("GPUs: %s", message)
@@ -141,7 +201,7 @@ class Discovery:
         """Log what came, went and was replaced; state the condition."""
         old = {} if before is None else {name: device.uuid for name, device in before.devices.items()}
         new = {name: device.uuid for name, device in now.devices.items()}
-        if before is None or old != new or (now.gpus and self._complaint is not None):
+        if before is None or old != new or self._complaint is not None:
             log.info(
                 "%d GPUs, %d MIG devices with driver %s; on offer: %s",
                 len(now.gpus),
@@ -154,8 +214,6 @@ class Discovery:
         for name in sorted(old.keys() & new.keys()):
             if old[name] != new[name]:
                 self._replaced(name, old[name], new[name])
-        if not now.gpus:
-            return
         self._complaint = None
         if new:
             self._readiness.set(CONDITION, True)
@@ -180,7 +238,7 @@ class Discovery:
         except Exception:
             log.exception("the new inventory was not taken; offering it again at the next look")
             return False
-        self._taken = found
+        self._taken, self._withdrawn = found, False
         return True
 
 
@@ -189,3 +247,13 @@ def _settings_aside(inventory: Inventory) -> Inventory:
     gpus = {gpu.uuid: replace(gpu, compute_mode=None, persistence=None) for gpu in inventory.gpus}
     migs = tuple(replace(mig, parent=gpus.get(mig.parent.uuid, mig.parent)) for mig in inventory.mig_devices)
     return replace(inventory, gpus=tuple(gpus.values()), mig_devices=migs)
+
+
+def _seen_on(on_bus: tuple[str, ...] | None) -> str:
+    """What the bus says of GPUs that the NVIDIA driver does not show."""
+    if on_bus is None:
+        return ""
+    if not on_bus:
+        return " (and there is none on the PCI bus any more)"
+    more = f" and {len(on_bus) - _SHOWN} more" if len(on_bus) > _SHOWN else ""
+    return f" (on the PCI bus: {', '.join(on_bus[:_SHOWN])}{more})"

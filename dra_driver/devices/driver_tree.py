@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -120,7 +121,8 @@ def _write_state(root: Path, cards: Sequence[Card]) -> None:
         mode = card.gpu.compute_mode
         _write(folder / "compute_mode", f"{mode.name.title() if mode else 'Default'}\n", keep=True)
         _write(folder / "time_slice", "0\n", keep=True)
-    _write(root / STATE / "epoch", "1\n", keep=True)
+    # Cards of a tree that is made anew are those of a driver that was loaded anew.
+    _write(root / STATE / "epoch", f"{time.time_ns()}\n", keep=True)
     _write(root / CALL_LOG, "", keep=True)
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from dra_driver import hostfs
-from dra_driver.devices.processes import Finished, run_limited
 from dra_driver.model.devices import ComputeMode
 from dra_driver.model.errors import (
     ControlError,
@@ -23,6 +22,7 @@ from dra_driver.model.errors import (
     ControlUnsupported,
 )
 from dra_driver.ports import GpuControl
+from dra_driver.processes import Finished, run_limited
 
 log = logging.getLogger(__name__)
 

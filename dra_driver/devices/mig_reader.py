@@ -28,6 +28,11 @@ class MigReader:
     def __init__(self, call: Call, once: OnceLog) -> None:
         self._call = call
         self._once = once
+        self._known: dict[str, dict[int, _Profile]] = {}
+
+    def forget(self) -> None:
+        """The NVML session is over: what was kept of cards may be of others."""
+        self._known.clear()
 
     def read(self, gpu: Gpu, handle: Any) -> tuple[MigDevice, ...]:
         """All whole MIG devices of a GPU in MIG mode, by placement.
@@ -37,7 +42,10 @@ class MigReader:
         A compute instance that covers only part of its GPU instance is left out as well: names and capacities
         are those of GPU instances, so two of them would be one device.
         """
-        profiles = self._profiles(gpu, handle)
+        profiles = self._known.get(gpu.uuid)
+        if profiles is None:
+            # A card's profiles do not change, and asking for them takes longer than all the rest of a scan.
+            profiles = self._known[gpu.uuid] = self._profiles(gpu, handle)
         found: list[MigDevice] = []
         for index in range(self._slots(gpu, handle)):
             try:
@@ -71,6 +79,7 @@ class MigReader:
         instance_info = self._call("nvmlGpuInstanceGetInfo", instance)
         profile = profiles.get(int(instance_info.profileId))
         if profile is None:
+            self._known.pop(gpu.uuid, None)
             raise ControlError(f"NVML describes no GPU instance profile with id {instance_info.profileId}")
         info = profile.info
         return MigDevice(

@@ -5,6 +5,7 @@ The time slice is not here: NVML has no call for it (see ``devices.gpu_control``
 
 import ctypes
 import logging
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from dra_driver.devices.gpu_reader import GpuReader, OnceLog, found_again, left_
 from dra_driver.devices.mig_reader import MigReader
 from dra_driver.devices.nvml_calls import FunctionMissing, NotFound, NotSupported
 from dra_driver.model.devices import ComputeMode, DriverInfo, Gpu, Inventory, MigDevice
-from dra_driver.model.errors import ControlError, ControlGone, ControlTimeout, DriverNotReady
+from dra_driver.model.errors import ControlError, ControlGone, ControlTimeout, DriverAbsent, DriverNotReady
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,8 @@ _NO_DRIVER: Final = {
         "Restarting this program loads the new library"
     ),
 }
-_MOST_SCANS_UNTIL_REOPEN: Final = 64
+_ABSENT: Final = frozenset({pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED})
+_MOST_SCANS_UNTIL_REOPEN: Final = 256
 _GONE: Final = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 
 
@@ -71,20 +73,26 @@ class NvmlSource:
         self._lock = threading.RLock()
         self._ready = False
         self._session = 0
-        self._lost_gpu = False
+        self._missing_gpu = False
         self._scans_until_reopen = self._reopen_after = 1
         self._boot_id: str | None = None
+        self._loaded: Path | None = None
+        self._mismatch = False
 
     def scan(self) -> Inventory:
         """Look at the node afresh; a card that cannot be identified is left out and named in the log.
 
-        Raises DriverNotReady when NVML cannot be loaded, is lost, or does not answer in time. A node without
-        GPUs is no error.
+        Raises DriverAbsent when there is no NVIDIA driver, else DriverNotReady when NVML cannot be used, is lost, or
+        does not answer in time. A node without GPUs is no error.
         """
         try:
             return self._threads.run(self._scan, self._scan_timeout_s)
         except (TimeoutError, ControlError) as error:
             raise DriverNotReady(f"NVML does not list the GPUs: {error}") from error
+
+    def on_bus(self) -> tuple[str, ...] | None:
+        """See ports.DeviceSource; asks the kernel, not NVML."""
+        return sysfs.nvidia_gpus(self._sysfs)
 
     def compute_mode(self, gpu_uuid: str) -> ComputeMode:
         """Read the compute mode. Raises ControlUnsupported, ControlGone, ControlTimeout or ControlError."""
@@ -106,6 +114,29 @@ class NvmlSource:
 
         self._control(gpu_uuid, f"compute mode cannot be set to {mode.name}", write)
 
+    def has_memory_limits(self, gpu_uuid: str, cgroup: Path) -> bool:
+        """Whether driver and GPU know memory limits of cgroups; those of ``cgroup``, any that is there, are read.
+
+        Raises ControlGone, ControlTimeout or ControlError.
+        """
+
+        def read() -> bool:
+            handle = self._handle(gpu_uuid)
+            limits = getattr(self._api, "c_nvmlGetMemoryLimits_v1_t", None)
+            if limits is None:
+                return False
+            asked = limits(nameSpace=os.fsencode(cgroup))
+            try:
+                self._call("nvmlDeviceGetMemoryLimits_v1", handle, asked)
+            except (FunctionMissing, NotSupported):
+                return False
+            except NotFound:
+                # The cgroup has none.
+                return True
+            return True
+
+        return self._control(gpu_uuid, "memory limits cannot be read", read)
+
     def epoch(self) -> str:
         """Boot, load of the kernel module, NVML session: what is believed of a GPU's settings dies with it.
 
@@ -115,10 +146,26 @@ class NvmlSource:
             self._boot_id = sysfs.boot_id(self._proc)
         return f"boot {self._boot_id} driver {sysfs.module_identity(self._sysfs)} session {self._session}"
 
+    def outlived(self) -> str:
+        """Why this process can ask NVML no more: its library is that of a driver which was replaced; '' while it can.
+
+        A library stays what it is for as long as the process lives; only a new one can load another.
+        """
+        if not self._mismatch or self._loaded is None:
+            return ""
+        library = self._library() if callable(self._library) else self._library
+        if library in (None, self._loaded):
+            return ""
+        return (
+            f"{self._loaded}, which is loaded here, does not fit the NVIDIA driver that the kernel runs, and "
+            f"{library} is there: this driver ends, to be started again with that"
+        )
+
     def close(self) -> None:
         """End the NVML session. Idempotent; never raises."""
         with self._lock:
             was_ready, self._ready = self._ready, False
+            self._migs.forget()
         if was_ready:
             self._shutdown()
         self._threads.close()
@@ -152,20 +199,26 @@ class NvmlSource:
             raise ControlGone(f"no such GPU on this node any more ({error})") from error
 
     def _scan(self) -> Inventory:
-        self._reopen_for_lost_gpu()
-        return self._in_session(self._read_inventory)
+        self._reopen_for_missing_gpu()
+        found = self._in_session(self._read_inventory)
+        if not found.gpus:
+            # A session lists the cards that were there when it began.
+            self._lose(self._session, "it shows no GPU", logging.DEBUG)
+        elif not sysfs.bound_to_nvidia(self._sysfs) <= {gpu.pci_bus_id for gpu in found.gpus}:
+            self._missing_gpu = True
+        return found
 
-    def _reopen_for_lost_gpu(self) -> None:
-        """A card that was lost and then reset is seen by a new session only: try one, ever more rarely."""
-        if not self._lost_gpu:
+    def _reopen_for_missing_gpu(self) -> None:
+        """A card that came later, or was lost and then reset, is seen by a new session only: try, ever more rarely."""
+        if not self._missing_gpu:
             self._scans_until_reopen = self._reopen_after = 1
             return
-        self._lost_gpu = False
+        self._missing_gpu = False
         self._scans_until_reopen -= 1
         if self._scans_until_reopen <= 0:
             self._reopen_after = min(2 * self._reopen_after, _MOST_SCANS_UNTIL_REOPEN)
             self._scans_until_reopen = self._reopen_after
-            self._lose(self._session, "a GPU was lost")
+            self._lose(self._session, "a GPU of this node is missing in it")
 
     def _read_inventory(self) -> Inventory:
         driver = DriverInfo(
@@ -208,7 +261,7 @@ class NvmlSource:
                 self._call("nvmlInitWithFlags", self._api.NVML_INIT_FLAG_NO_GPUS)
             except ControlError as error:
                 raise DriverNotReady(f"NVML cannot be initialised: {error}") from error
-            self._ready = True
+            self._ready, self._mismatch = True, False
             return True
 
     def _preload(self) -> None:
@@ -219,7 +272,8 @@ class NvmlSource:
         try:
             ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
-            raise DriverNotReady(f"{library} cannot be loaded: {error}") from error
+            raise DriverAbsent(f"{library} cannot be loaded: {error}") from error
+        self._loaded = self._loaded or library
 
     def _call(self, name: str, *args: Any) -> Any:
         function = getattr(self._api, name, None)
@@ -235,10 +289,12 @@ class NvmlSource:
     def _translated(self, name: str, error: Any, session: int) -> ControlError | DriverNotReady:
         code, text = error.value, f"{name}: {error}"
         if code in _NO_DRIVER:
+            self._mismatch = code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
             self._lose(session, text)
-            return DriverNotReady(f"{_NO_DRIVER[code]} ({text})")
+            kind = DriverAbsent if code in _ABSENT else DriverNotReady
+            return kind(f"{_NO_DRIVER[code]} ({text})")
         if code in _GONE:
-            self._lost_gpu = True
+            self._missing_gpu = True
             return ControlGone(text)
         if code == pynvml.NVML_ERROR_NOT_SUPPORTED:
             return NotSupported(text)
@@ -248,7 +304,7 @@ class NvmlSource:
             return NotFound(text)
         return ControlError(text)
 
-    def _lose(self, session: int, reason: str) -> None:
+    def _lose(self, session: int, reason: str, level: int = logging.WARNING) -> None:
         """End a session that has become useless: the next call starts another, and the epoch changes.
 
         An error that comes late, out of a session that was given up already, costs the new one nothing.
@@ -258,7 +314,8 @@ class NvmlSource:
                 return
             self._ready = False
             self._session += 1
-        log.warning("NVML session is over: %s", reason)
+            self._migs.forget()
+        log.log(level, "NVML session is over: %s", reason)
         self._shutdown()
 
     def _shutdown(self) -> None:

@@ -81,7 +81,11 @@ class MigLayout(_Part):
 
 
 class Cards(_Part):
-    """``count`` GPUs that are alike. What is not given is derived from their position on the node."""
+    """``count`` GPUs that are alike. What is not given is derived from their position on the node.
+
+    A card with a ``mig`` layout is in MIG mode unless ``migEnabled`` is false: then the layout is what it has as soon
+    as MIG mode is turned on.
+    """
 
     count: Annotated[int, Field(ge=1, le=10_000)] = 1
     product_name: str
@@ -97,17 +101,20 @@ class Cards(_Part):
     pci_bus_id: Each[PciBusId] | None = None
     numa_node: Each[Count] | None = None
     pcie_root: Each[str] | None = None
-    mig_enabled: bool = False
+    mig_enabled: bool | None = None
     mig_profiles: dict[str, MigProfile] = Field(default_factory=dict)
     mig: list[MigLayout] = Field(default_factory=list)
 
 
 class Change(_Part):
-    """Something that happens to the GPU at position ``gpu`` while the driver runs, before scan ``afterScans`` + 1."""
+    """Something that happens to the GPU at position ``gpu`` while the driver runs, before scan ``afterScans`` + 1.
+
+    ``gone``: true takes it off the bus, false puts it back.
+    """
 
     after_scans: Positive
     gpu: Count
-    gone: bool = False
+    gone: bool | None = None
     uuid: GpuUuid | None = None
     minor: Count | None = None
     mig_enabled: bool | None = None

@@ -1,7 +1,13 @@
 """A simulated node: GPUs of a scenario behind the same seams as NVML, over a driver tree of real files.
 
-The compute mode, the time slice and the epoch are text files below ``var/state`` of the tree: they outlive this
-program, and a test or an admin can change them behind its back.
+What the node is like at a moment are files below ``var/state`` of the tree: they outlive this program, and a test or an
+admin can change them behind its back.
+
+    not-loaded           while it is there, the NVIDIA driver is not
+    epoch                another text in it: the driver was loaded anew
+    <uuid>/gone          while it is there, the card is off the bus; it comes back with default settings
+    <uuid>/mig_mode      Enabled or Disabled, instead of what the scenario says
+    <uuid>/compute_mode, <uuid>/time_slice
 """
 
 import threading
@@ -19,7 +25,7 @@ from dra_driver.devices.scenario import CallFailure, Scenario
 from dra_driver.devices.simulated_cards import Card, cards, changed, driver_info
 from dra_driver.hostfs import DriverRoots, write_atomically
 from dra_driver.model.devices import ComputeMode, Gpu, Inventory, MigDevice
-from dra_driver.model.errors import ControlError, ControlGone, DriverNotReady
+from dra_driver.model.errors import ControlError, ControlGone, DriverAbsent, DriverNotReady
 
 _OPTIONAL: Final = {
     "productName": ("product_name", ""),
@@ -48,8 +54,8 @@ class SimulatedNode:
         self._lock = threading.Lock()
         self._scans = 0
         self.sessions_lost = 0
-        self._present: dict[int, tuple[Card, ...]] = {}
-        self._by_uuid: tuple[tuple[Card, ...], dict[str, Card]] = ((), {})
+        self._loaded = True
+        self._by_uuid: dict[int, tuple[dict[str, Card], dict[str, Card]]] = {}
 
     @classmethod
     def load(cls, name_or_path: str | Path, seed: str = "") -> "SimulatedNode":
@@ -85,22 +91,59 @@ class SimulatedNode:
         return SimulatedModes(self)
 
     def present(self, scan: int) -> tuple[Card, ...]:
-        """The cards as the scan of this number, from 1, finds them."""
-        key = sum(change.after_scans < scan for change in self.scenario.changes)
-        if key not in self._present:
-            self._present[key] = self._after_changes(scan)
-        return self._present[key]
+        """The cards that are on the bus at the scan of this number, from 1."""
+        left, _ = self._after_changes(scan)
+        found = [self._as_set(card) for uuid, card in left.items() if not self._has(uuid, "gone")]
+        return tuple(replace(card, gpu=replace(card.gpu, index=index)) for index, card in enumerate(found))
 
-    def _after_changes(self, scan: int) -> tuple[Card, ...]:
-        by_position = {card.position: card for card in self._cards}
-        for change in self.scenario.changes:
-            if change.after_scans >= scan or change.gpu not in by_position:
+    def reset_gone(self) -> None:
+        """Cards off the bus lose their settings, as they do on hardware. Raises OSError."""
+        left, gone = self._after_changes(self.scans)
+        for uuid, card in (left | gone).items():
+            folder = self.state_file(uuid, ".")
+            if folder is None or not folder.is_dir() or not (uuid in gone or self._has(uuid, "gone")):
                 continue
-            if change.gone:
-                del by_position[change.gpu]
-            else:
+            mode = card.gpu.compute_mode or ComputeMode.DEFAULT
+            write_atomically(folder / "compute_mode", f"{mode.name.title()}\n".encode())
+            write_atomically(folder / "time_slice", b"0\n")
+
+    def _after_changes(self, scan: int) -> tuple[dict[str, Card], dict[str, Card]]:
+        """The cards that the scenario leaves on the bus, and those that it takes away, by UUID."""
+        key = sum(change.after_scans < scan for change in self.scenario.changes)
+        if key not in self._by_uuid:
+            by_position = {card.position: card for card in self._cards}
+            gone: set[int] = set()
+            for change in self.scenario.changes:
+                if change.after_scans >= scan:
+                    continue
                 by_position[change.gpu] = changed(by_position[change.gpu], change)
-        return tuple(replace(card, gpu=replace(card.gpu, index=n)) for n, card in enumerate(by_position.values()))
+                if change.gone is not None:
+                    (gone.add if change.gone else gone.discard)(change.gpu)
+            by_uuid = [(position in gone, card) for position, card in by_position.items()]
+            self._by_uuid[key] = (
+                {card.gpu.uuid: card for away, card in by_uuid if not away},
+                {card.gpu.uuid: card for away, card in by_uuid if away},
+            )
+        return self._by_uuid[key]
+
+    def _as_set(self, card: Card) -> Card:
+        """With the MIG mode that its state says."""
+        mode = self.state(card.gpu.uuid, "mig_mode")
+        return card if mode is None else replace(card, gpu=replace(card.gpu, mig_enabled=mode.lower() == "enabled"))
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the NVIDIA driver is loaded; what it knew is lost when it is not."""
+        loaded = not self._has("", "not-loaded")
+        with self._lock:
+            self.sessions_lost += self._loaded and not loaded
+            self._loaded = loaded
+        return loaded
+
+    @property
+    def scans(self) -> int:
+        """Number of the scan that began last, 1 before the first."""
+        return max(1, self._scans)
 
     def next_scan(self) -> int:
         """Number of the scan that begins now, from 1."""
@@ -109,11 +152,9 @@ class SimulatedNode:
             return self._scans
 
     def card(self, gpu_uuid: str) -> Card | None:
-        """The card of this UUID, if the latest scan found one."""
-        cards_now = self.present(max(1, self._scans))
-        if self._by_uuid[0] is not cards_now:
-            self._by_uuid = (cards_now, {card.gpu.uuid: card for card in cards_now})
-        return self._by_uuid[1].get(gpu_uuid)
+        """The card of this UUID, if it is on the bus."""
+        left, _ = self._after_changes(self.scans)
+        return None if self._has(gpu_uuid, "gone") else left.get(gpu_uuid)
 
     def call(self, call: str, position: int) -> None:
         """Make an NVML call that may be meant to fail: raises ControlError or DriverNotReady if so."""
@@ -128,13 +169,20 @@ class SimulatedNode:
                 _fail(failure)
 
     def state_file(self, gpu_uuid: str, name: str) -> Path | None:
-        """Path of a GPU's state file; None before ``materialise``."""
+        """Path of a GPU's state file, of the node's for ''; None before ``materialise``."""
         return None if self._root is None else self._root / STATE / gpu_uuid / name
 
-    @property
-    def root(self) -> Path | None:
-        """Where the driver tree is; None before ``materialise``."""
-        return self._root
+    def state(self, gpu_uuid: str, name: str) -> str | None:
+        """The text in a state file; None when it cannot be read."""
+        path = self.state_file(gpu_uuid, name)
+        try:
+            return path.read_text(encoding="utf-8").strip() if path is not None else None
+        except OSError:
+            return None
+
+    def _has(self, gpu_uuid: str, name: str) -> bool:
+        path = self.state_file(gpu_uuid, name)
+        return path is not None and path.exists()
 
 
 class SimulatedSource:
@@ -147,9 +195,12 @@ class SimulatedSource:
     def scan(self) -> Inventory:
         """See ports.DeviceSource; fails as the scenario says."""
         number = self._node.next_scan()
+        self._node.reset_gone()
         nvml = self._node.scenario.failures.nvml
         if number <= nvml.not_loadable_scans:
-            raise DriverNotReady("libnvidia-ml.so.1 cannot be loaded (simulated)")
+            raise DriverAbsent("libnvidia-ml.so.1 cannot be loaded (simulated)")
+        if not self._node.loaded:
+            raise DriverAbsent("the NVIDIA kernel driver is not loaded (simulated)")
         driver = driver_info(self._node.scenario.driver)
         if number <= nvml.not_loadable_scans + nvml.zero_gpu_scans:
             return Inventory(driver=driver)
@@ -168,6 +219,10 @@ class SimulatedSource:
         gpus.sort(key=lambda gpu: gpu.pci_bus_id)
         migs.sort(key=lambda mig: (mig.parent.pci_bus_id, mig.placement_start, mig.profile_id))
         return Inventory(driver=driver, gpus=tuple(gpus), mig_devices=tuple(migs))
+
+    def on_bus(self) -> tuple[str, ...]:
+        """See ports.DeviceSource."""
+        return tuple(sorted(card.gpu.pci_bus_id for card in self._node.present(self._node.scans)))
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -216,15 +271,11 @@ class SimulatedModes:
 
     def epoch(self) -> str:
         """See ports.GpuControl; the text in ``var/state/epoch`` and how often NVML was lost."""
-        text = "none"
-        if self._node.root is not None:
-            try:
-                text = (self._node.root / STATE / "epoch").read_text(encoding="utf-8").strip()
-            except OSError:
-                text = "none"
-        return f"simulated {text} session {self._node.sessions_lost}"
+        return f"simulated {self._node.state('', 'epoch') or 'none'} session {self._node.sessions_lost}"
 
     def _card(self, gpu_uuid: str) -> Card:
+        if not self._node.loaded:
+            raise ControlGone(f"GPU {gpu_uuid}: the NVIDIA kernel driver is not loaded (simulated)")
         card = self._node.card(gpu_uuid)
         if card is None:
             raise ControlGone(f"GPU {gpu_uuid}: no such GPU on this node any more")
@@ -240,11 +291,7 @@ class SimulatedModes:
 
 
 def _stored_mode(node: SimulatedNode, gpu_uuid: str) -> ComputeMode | None:
-    path = node.state_file(gpu_uuid, "compute_mode")
-    try:
-        text = path.read_text(encoding="utf-8").strip() if path is not None else ""
-    except OSError:
-        return None
+    text = node.state(gpu_uuid, "compute_mode") or ""
     if text.isdecimal():
         return ComputeMode(int(text)) if int(text) < len(ComputeMode) else None
     return ComputeMode.__members__.get(text.upper())
@@ -260,6 +307,6 @@ def _fail(failure: CallFailure) -> NoReturn:
         case "function-missing":
             raise FunctionMissing(text)
         case "driver-not-loaded":
-            raise DriverNotReady(text)
+            raise DriverAbsent(text)
         case "unknown":
             raise ControlError(text)

@@ -19,7 +19,10 @@ _FIRST_GPU_INSTANCE: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One GPU of the node; ``position`` is how failures and changes name it."""
+    """One GPU of the node; ``position`` is how failures and changes name it.
+
+    layout: its MIG devices, also while MIG mode is off.
+    """
 
     position: int
     gpu: Gpu
@@ -28,7 +31,7 @@ class Card:
 
     @property
     def mig_devices(self) -> tuple[MigDevice, ...]:
-        """Its MIG devices by placement."""
+        """The MIG devices of its layout by placement."""
         return _mig_devices(self.gpu, self.profiles, self.layout)
 
 
@@ -69,7 +72,7 @@ def changed(card: Card, change: Change, where: str = "change") -> Card:
         mig_enabled=card.gpu.mig_enabled if mig_enabled is None else mig_enabled,
     )
     _check_layout(layout, card.profiles, where)
-    return replace(card, gpu=gpu, layout=layout if gpu.mig_enabled else ())
+    return replace(card, gpu=gpu, layout=layout)
 
 
 def _group(group: Cards, where: str, first: int, seed: str) -> list[Card]:
@@ -97,7 +100,7 @@ def _group(group: Cards, where: str, first: int, seed: str) -> list[Card]:
             addressing_mode=group.addressing_mode,
             numa_node=numas[offset],
             pcie_root=roots[offset] or f"pci{bus_id[:-5]}",
-            mig_enabled=group.mig_enabled or bool(group.mig),
+            mig_enabled=bool(group.mig) if group.mig_enabled is None else group.mig_enabled,
             compute_mode=ComputeMode[group.compute_mode.upper()],
             persistence=group.persistence,
         )

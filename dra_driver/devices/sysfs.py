@@ -1,9 +1,13 @@
-"""What the kernel's sysfs says about a PCI device and about the nvidia module. Reads only."""
+"""What the kernel's sysfs says about PCI devices and about the nvidia module. Reads only."""
 
 import re
 from pathlib import Path
 
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
+_PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_NVIDIA = "0x10de"
+_DISPLAY = "0x03"
+"""Beginning of the PCI class of GPUs with and without a screen; NVSwitches and sound functions have others."""
 
 
 def numa_node(sysfs: Path, bus_id: str) -> int | None:
@@ -26,6 +30,30 @@ def pcie_root(sysfs: Path, bus_id: str) -> str | None:
     except (OSError, ValueError, RuntimeError):
         return None
     return next((part for part in below.parts if _PCI_ROOT.fullmatch(part)), None)
+
+
+def nvidia_gpus(sysfs: Path) -> tuple[str, ...] | None:
+    """PCI addresses of the machine's NVIDIA GPUs, sorted, whether or not the NVIDIA driver has them.
+
+    Those that a vfio driver holds are a virtual machine's and not counted. None when sysfs does not show the bus.
+    """
+    try:
+        devices = sorted((sysfs / "bus" / "pci" / "devices").iterdir())
+    except FileNotFoundError:
+        # Small virtual machines have no PCI bus.
+        return () if (sysfs / "bus").is_dir() else None
+    except OSError:
+        return None
+    return tuple(device.name for device in devices if _is_nvidia_gpu(device) and "vfio" not in _bound_to(device))
+
+
+def bound_to_nvidia(sysfs: Path) -> frozenset[str]:
+    """PCI addresses of the GPUs that the NVIDIA driver holds; empty where sysfs does not show them."""
+    try:
+        entries = list((sysfs / "bus" / "pci" / "drivers" / "nvidia").iterdir())
+    except OSError:
+        return frozenset()
+    return frozenset(entry.name for entry in entries if _PCI_ADDRESS.fullmatch(entry.name))
 
 
 def module_identity(sysfs: Path) -> str:
@@ -51,6 +79,23 @@ def boot_id(proc: Path) -> str:
         return (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return "unknown"
+
+
+def _is_nvidia_gpu(device: Path) -> bool:
+    try:
+        vendor = (device / "vendor").read_text(encoding="ascii", errors="replace").strip()
+        return vendor == _NVIDIA and (device / "class").read_text("ascii", errors="replace").startswith(_DISPLAY)
+    except OSError:
+        # It was unplugged while we looked.
+        return False
+
+
+def _bound_to(device: Path) -> str:
+    """Name of the kernel driver that holds a device, '' when none does."""
+    try:
+        return (device / "driver").readlink().name
+    except OSError:
+        return ""
 
 
 def _device(sysfs: Path, bus_id: str) -> Path:

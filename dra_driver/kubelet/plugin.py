@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from dra_driver.kubelet.registration import CONDITION, Registrar
-from dra_driver.kubelet.server import ClaimService, DraServer
+from dra_driver.kubelet.server import DraServer, Services
 from dra_driver.kubelet.sockets import sweep_stale
 from dra_driver.model.errors import DriverError, SettingError
 from dra_driver.ports import Readiness, Recorder
@@ -50,13 +50,13 @@ def socket_names(pod_uid: str | None) -> tuple[str, str]:
 
 
 class KubeletPlugin:
-    """Serves claims to the kubelet and keeps the driver registered."""
+    """Serves claims and the devices' health to the kubelet and keeps the driver registered."""
 
     def __init__(
         self,
         registry_dir: Path,
         plugin_dir: Path,
-        service: ClaimService,
+        services: Services,
         recorder: Recorder,
         readiness: Readiness,
         pod_uid: str | None = None,
@@ -69,7 +69,7 @@ class KubeletPlugin:
         self._registry_dir = registry_dir.absolute()
         registration_name, dra_name = socket_names(pod_uid)
         dra_socket = plugin_dir.absolute() / dra_name
-        self._dra = DraServer(dra_socket, service, recorder)
+        self._dra = DraServer(dra_socket, services, recorder)
         self._registrar = Registrar(
             self._registry_dir / registration_name, names.DRIVER_NAME, dra_socket, readiness=readiness
         )

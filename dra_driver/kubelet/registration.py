@@ -36,10 +36,11 @@ class Registrar(registration_pb2_grpc.RegistrationServicer):
         socket_path: Path,
         driver_name: str,
         endpoint: Path,
-        versions: Sequence[str] = (names.DRA_SERVICE_V1,),
+        versions: Sequence[str] = (names.DRA_SERVICE_V1, names.DRA_HEALTH_SERVICE),
         readiness: Readiness | None = None,
     ) -> None:
-        """endpoint: absolute path of the DRA socket. versions: services offered there, preferred one first.
+        """endpoint: absolute path of the DRA socket. versions: services offered there; the kubelet serves claims by the
+        first that it knows.
 
         Raises SettingError when the socket path is too long.
         """

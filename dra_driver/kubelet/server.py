@@ -1,37 +1,34 @@
-"""The DRA v1 service on its unix socket: turns the kubelet's calls into calls of a ClaimService and back.
+"""The DRA socket and its v1 service: turns the kubelet's calls into calls of a ClaimService and back.
 
 One claim's failure is that claim's answer. What preparing means is the ClaimService's business.
 """
 
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 import grpc
 
+from dra_driver.kubelet.device_health import STREAMS, DeviceHealthService
 from dra_driver.kubelet.lanes import CALLS, Lane
 from dra_driver.kubelet.sockets import SocketServer
+from dra_driver.kubelet.texts import NO_LINE, one_line
 from dra_driver.model.claims import ClaimRef
 from dra_driver.model.errors import ClaimError, DriverError, StateError
 from dra_driver.model.plan import PreparedDevice
 from dra_driver.ports import Recorder
-from dra_driver_api.kubelet import dra_pb2, dra_pb2_grpc
+from dra_driver_api.kubelet import dra_pb2, dra_pb2_grpc, health_pb2_grpc
 
 log = logging.getLogger(__name__)
-
-MAX_ERROR_CHARS: Final = 999
-"""Longest error text of a claim; Kubernetes cuts an event's message at 1,024 and adds words of its own."""
 
 MAX_FIELD_CHARS: Final = 253
 """Longest name of an object in Kubernetes (a DNS subdomain); namespaces and UIDs are shorter still."""
 
 _SPARE_WORKERS: Final = 16
 """For calls that wait in no lane: those without claims, which is how probes ask, and those that are refused."""
-
-_NO_LINE = re.compile(r"[\s\x00-\x1f\x7f]+")
 
 Answer = TypeVar("Answer")
 
@@ -46,23 +43,34 @@ class ClaimService(Protocol):
         """Give a claim's devices back; an unknown claim is a success. Raises DriverError."""
 
 
-class DraServer(dra_pb2_grpc.DRAPluginServicer):
-    """Serves NodePrepareResources and NodeUnprepareResources (``k8s.io.kubelet.pkg.apis.dra.v1``)."""
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the kubelet is offered over the DRA socket."""
 
-    def __init__(self, socket_path: Path, service: ClaimService, recorder: Recorder, workers: int = 16) -> None:
+    claims: ClaimService
+    health: DeviceHealthService
+
+
+class DraServer(dra_pb2_grpc.DRAPluginServicer):
+    """Serves NodePrepareResources and NodeUnprepareResources (``k8s.io.kubelet.pkg.apis.dra.v1``), and health."""
+
+    def __init__(self, socket_path: Path, services: Services, recorder: Recorder, workers: int = 16) -> None:
         """``workers``: claims prepared at the same time, and claims unprepared at the same time.
 
         Raises SettingError when the socket path is too long.
         """
-        self._service = service
+        self._service = services.claims
+        self._health = services.health
         self._recorder = recorder
         # Threads are made when a call finds none idle, so room for a rush of pods costs nothing until it comes.
-        self._server = SocketServer(socket_path, self._add_to, 2 * CALLS + _SPARE_WORKERS)
+        # Health streams have room of their own: however many are open, none is where a claim would be worked on.
+        self._server = SocketServer(socket_path, self._add_to, 2 * CALLS + STREAMS + _SPARE_WORKERS)
         self._prepare = Lane("prepare", recorder.prepare_error, workers)
         self._unprepare = Lane("unprepare", recorder.unprepare_error, workers)
 
     def _add_to(self, server: grpc.Server) -> None:
         dra_pb2_grpc.add_DRAPluginServicer_to_server(self, server)
+        health_pb2_grpc.add_DRAResourceHealthServicer_to_server(self._health, server)
 
     @property
     def path(self) -> Path:
@@ -83,6 +91,7 @@ class DraServer(dra_pb2_grpc.DRAPluginServicer):
 
     def stop(self, grace: float) -> None:
         """Refuse new calls, give running ones ``grace`` seconds, remove the socket. Idempotent."""
+        self._health.close()
         self._server.stop(grace)
         self._prepare.close()
         self._unprepare.close()
@@ -184,7 +193,7 @@ def _check(claim: ClaimRef) -> None:
 def _shown(claim: ClaimRef) -> str:
     """The claim for log lines: without line breaks and not longer than a real claim could be."""
     return str(
-        ClaimRef(*(_NO_LINE.sub(" ", text[:MAX_FIELD_CHARS]) for text in (claim.namespace, claim.name, claim.uid)))
+        ClaimRef(*(NO_LINE.sub(" ", text[:MAX_FIELD_CHARS]) for text in (claim.namespace, claim.name, claim.uid)))
     )
 
 
@@ -200,9 +209,6 @@ def _device(prepared: PreparedDevice) -> dra_pb2.Device:
 
 
 def event_text(error: Exception, prefix: str = "") -> str:
-    """An error and its notes as one line of at most ``MAX_ERROR_CHARS``, valid UTF-8, never empty."""
+    """An error and its notes as one short line, never empty."""
     parts = [str(error), *getattr(error, "__notes__", ())]
-    text = prefix + ("; ".join(part for part in parts if part) or type(error).__name__)
-    # File names with undecodable bytes carry surrogates, which protobuf refuses.
-    text = _NO_LINE.sub(" ", text.encode("utf-8", "replace").decode()).strip()
-    return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 1] + "…"
+    return one_line(prefix + ("; ".join(part for part in parts if part) or type(error).__name__))

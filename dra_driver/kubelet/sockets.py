@@ -11,6 +11,7 @@ import secrets
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,7 @@ from urllib.parse import quote
 
 import grpc
 
+from dra_driver.hostfs import identity
 from dra_driver.model.errors import SettingError, StateError
 
 log = logging.getLogger(__name__)
@@ -28,6 +30,11 @@ MAX_PATH_BYTES: Final = 107
 
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 """The limit that the kubelet's gRPC library has by default; a batch of 1,000 claims takes 150 KiB."""
+
+_HIDDEN_BYTES: Final = 3
+_HIDDEN: Final = re.compile(rf"\.[0-9a-f]{{{2 * _HIDDEN_BYTES}}}")
+_LISTEN_SECONDS: Final = 0.05
+"""From binding a socket to listening on it, generously."""
 
 _CONNECT_SECONDS: Final = 1.0
 _HANDSHAKE_MS: Final = 10_000
@@ -86,21 +93,25 @@ def clear_stale(path: Path) -> None:
 def sweep_stale(directory: Path, name: re.Pattern[str]) -> None:
     """Remove sockets whose whole name matches and that refuse connections. Never raises: what cannot be told stays.
 
-    A pod that is killed leaves its sockets behind, and the next pod has other names.
+    A pod that is killed leaves its sockets behind, and the next pod has other names. One that is killed while it starts
+    leaves them hidden.
     """
     try:
-        found = [path for path in directory.iterdir() if name.fullmatch(path.name)]
+        found = [path for path in directory.iterdir() if name.fullmatch(path.name) or _HIDDEN.fullmatch(path.name)]
     except OSError as error:
         log.debug("%s cannot be searched for stale sockets: %s", directory, error.strerror)
         return
     for path in found:
-        before = _identity(path)
+        before = identity(path)
         try:
-            # Looked at twice: another instance may have put its own in place meanwhile.
-            if not stat.S_ISSOCK(path.lstat().st_mode) or _is_served(path) or _identity(path) != before:
+            # Looked at twice: another instance may listen in a moment, or have put its own in place meanwhile.
+            if not stat.S_ISSOCK(path.lstat().st_mode) or _is_served(path):
+                continue
+            time.sleep(_LISTEN_SECONDS)
+            if _is_served(path) or identity(path) != before:
                 continue
             path.unlink(missing_ok=True)
-            log.info("removed stale socket %s of another pod", path)
+            log.info("removed stale socket %s, which nobody serves", path)
         except FileNotFoundError:
             continue
         except (OSError, StateError) as error:
@@ -131,13 +142,13 @@ class _Listening:
         self._server = grpc.server(self._executor, options=_OPTIONS)
         # Bound under a hidden name, which the kubelet skips, then renamed: nobody sees the socket before it
         # answers or with a wider mode, and gRPC, which removes the name it bound, spares a successor's file.
-        hidden = path.with_name(f".{secrets.token_hex(3)}")
+        hidden = path.with_name(f".{secrets.token_hex(_HIDDEN_BYTES)}")
         try:
             add_services(self._server)
             self._server.add_insecure_port(target(hidden))
             hidden.chmod(0o600)
             self._server.start()
-            self._identity = _identity(hidden)
+            self._identity = identity(hidden)
             hidden.rename(path)
         except (RuntimeError, OSError) as error:
             self._server.stop(None)
@@ -148,7 +159,7 @@ class _Listening:
             raise StateError(f"cannot listen on {path}: {reason}") from error
 
     def in_place(self) -> bool:
-        return _identity(self._path) == self._identity
+        return identity(self._path) == self._identity
 
     def remove_file(self) -> None:
         """Remove the file unless it is somebody else's by now."""
@@ -159,15 +170,6 @@ class _Listening:
     def stop(self, grace: float) -> None:
         self._server.stop(grace).wait()
         self._executor.shutdown(wait=False)
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    # A bound socket keeps its inode in use, so the number is not given to another file while we listen.
-    try:
-        found = path.lstat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 class SocketServer:

@@ -9,6 +9,7 @@ DriverError
  │   ├─ UnknownDevice   an allocated device is not (or no longer) on this node
  │   └─ DeviceBusy      another claim holds the device, or its settings
  ├─ DriverNotReady      NVML or the GPUs are not there yet; asking again may help
+ │   └─ DriverAbsent    there is no NVIDIA driver to ask: not installed, or not loaded
  ├─ ControlError        a setting of the GPU could not be read or changed
  │   ├─ ControlRefused      the driver was told to observe only
  │   ├─ ControlUnsupported  this GPU has no such setting
@@ -16,6 +17,7 @@ DriverError
  │   └─ ControlGone         the NVIDIA driver is not loaded, the tool is missing or the GPU has left
  ├─ CdiError            a file that the container needs is missing, or the spec cannot be written
  ├─ StateError          the state database cannot be used
+ │   └─ StateDamaged        what is read from it is not what was written
  ├─ LockTimeout         another call, or another instance of the driver, held the claim or the GPU for too long
  └─ ApiError            the API server refused or could not be reached
      └─ ApiUnreachable  no answer at all, or one that says to come back later
@@ -80,6 +82,10 @@ class DriverNotReady(DriverError):
     kind = "not_ready"
 
 
+class DriverAbsent(DriverNotReady):
+    """No NVIDIA driver is installed or loaded: nothing here can use a GPU, whatever was there before."""
+
+
 class ControlError(DriverError):
     """A GPU setting could not be read or changed; the text names the GPU and the setting."""
 
@@ -120,6 +126,10 @@ class StateError(DriverError):
     """The state database is damaged, of another version, or cannot be written."""
 
     kind = "state"
+
+
+class StateDamaged(StateError):
+    """The state database does not hold what was written into it."""
 
 
 class LockTimeout(DriverError):

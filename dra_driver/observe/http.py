@@ -1,8 +1,8 @@
 """The status server: /healthz, /readyz and the metrics path over plain HTTP.
 
-It reads what ``metrics`` and ``readiness`` keep and changes nothing. Built for probes and scrapers: one
-request a connection, a limit on connections and a deadline for each, so a stuck client costs one thread for a
-few seconds.
+It reads what ``metrics`` and ``readiness`` keep and changes nothing. Built for probes and scrapers: one request a
+connection, a deadline for each, and a limit on connections at which those make room that keep a thread waiting. So
+clients that are stuck cost a few threads, however many they are, and keep no probe from its answer.
 """
 
 import contextlib
@@ -23,11 +23,10 @@ from dra_driver.observe.readiness import Conditions, Liveness
 
 log = logging.getLogger(__name__)
 
-ENDPOINT_FORMS: Final = "':8080' (all addresses), '127.0.0.1:8080' or '[::1]:8080', port 0 to 65535"
 REQUEST_SECONDS: Final = 10.0
 """How long one connection may last, from accept to the last byte."""
 MAX_CONNECTIONS: Final = 32
-"""Connections served at the same time; more are closed at once."""
+"""Connections served at the same time; one more ends the oldest whose request is not there yet."""
 
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -51,39 +50,33 @@ _Page = Callable[[str], _Answer]
 """Accept header -> answer."""
 
 
-def parse_endpoint(endpoint: str) -> tuple[str, int]:
-    """``host:port`` -> (host, port), host '' meaning all addresses. Raises SettingError for other forms."""
-    host, colon, port = endpoint.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    host = host[1:-1] if bracketed else host
-    valid = bool(colon) and port.isascii() and port.isdigit() and int(port) <= 65535
-    valid = valid and (":" in host if bracketed else not set(host) & set(":[]/ "))
-    if not valid:
-        raise SettingError(f"HTTP endpoint {endpoint!r} is not valid: want {ENDPOINT_FORMS}")
-    return host, int(port)
-
-
-def _listen(endpoint: str | tuple[str, int]) -> socket.socket:
-    host, port = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
+def _listen(host: str, port: int) -> socket.socket:
     try:
         if host:
             family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            return socket.create_server((host, port), family=family)
+            return socket.create_server((host, port), family=family, backlog=socket.SOMAXCONN)
         if socket.has_dualstack_ipv6():
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-        return socket.create_server(("", port))
+            address = ("", port)
+            return socket.create_server(address, family=socket.AF_INET6, dualstack_ipv6=True, backlog=socket.SOMAXCONN)
+        return socket.create_server(("", port), backlog=socket.SOMAXCONN)
     except OSError as error:
-        reason = error.strerror or str(error)
+        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         raise SettingError(
-            f"HTTP endpoint {_show(endpoint)!r} cannot be used: {reason}; want a free {ENDPOINT_FORMS}"
+            f"HTTP endpoint {shown!r} cannot be used: {error.strerror or error}; want an address of this machine "
+            "(none means all) and a free port (0 picks one)"
         ) from error
 
 
-def _show(endpoint: str | tuple[str, int]) -> str:
-    if isinstance(endpoint, str):
-        return endpoint
-    host, port = endpoint
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+@dataclass(slots=True)
+class _Connection:
+    deadline: float
+    answering: bool = False
+
+
+def _cut(request: socket.socket) -> None:
+    """Its thread finds the end of the stream and closes it."""
+    with contextlib.suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
 
 
 class _Server(ThreadingHTTPServer):
@@ -98,7 +91,7 @@ class _Server(ThreadingHTTPServer):
         self.socket = listener
         self.pages = pages
         self._lock = threading.Lock()
-        self._deadlines: dict[socket.socket, float] = {}
+        self._open: dict[socket.socket, _Connection] = {}
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """Accept; without free file descriptors the next try must wait or the loop would spin."""
@@ -108,38 +101,42 @@ class _Server(ThreadingHTTPServer):
             time.sleep(0.1)
             raise
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Refuse a connection over the limit."""
-        with self._lock:
-            return len(self._deadlines) < MAX_CONNECTIONS
-
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start the deadline of a connection, then its thread."""
+        """Make room for a connection and start its deadline, then its thread."""
         with self._lock:
-            self._deadlines[request] = time.monotonic() + REQUEST_SECONDS
+            if len(self._open) >= MAX_CONNECTIONS:
+                # Not the newest: clients that never finish a request would lock out the probe that comes after them.
+                oldest = min(self._open, key=lambda each: (self._open[each].answering, self._open[each].deadline))
+                _cut(oldest)
+                del self._open[oldest]
+            self._open[request] = _Connection(time.monotonic() + REQUEST_SECONDS)
         super().process_request(request, client_address)
 
-    def shutdown_request(self, request: Any) -> None:
-        """Forget the deadline before the connection is closed."""
+    def answering(self, request: Any) -> None:
+        """The request of a connection has come in whole."""
         with self._lock:
-            self._deadlines.pop(request, None)
+            if request in self._open:
+                self._open[request].answering = True
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget a connection before it is closed."""
+        with self._lock:
+            self._open.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
         """Called by the accept loop twice a second: cut what is over its deadline, whatever it waits for."""
         now = time.monotonic()
         with self._lock:
-            overdue = [request for request, deadline in self._deadlines.items() if deadline <= now]
-            for request in overdue:
-                with contextlib.suppress(OSError):
-                    request.shutdown(socket.SHUT_RDWR)
+            for request, connection in self._open.items():
+                if connection.deadline <= now:
+                    _cut(request)
 
     def cut_all(self) -> None:
         """End every open connection."""
         with self._lock:
-            for request in self._deadlines:
-                with contextlib.suppress(OSError):
-                    request.shutdown(socket.SHUT_RDWR)
+            for request in self._open:
+                _cut(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away or was cut is no event; anything else is a bug worth its traceback."""
@@ -171,6 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _not_allowed  # noqa: N815
 
     def _answer(self, *, with_body: bool) -> None:
+        self.server.answering(self.connection)
         page = self.server.pages.get(self.path.partition("?")[0])
         if page is None:
             known = " ".join(self.server.pages)
@@ -211,7 +209,7 @@ class StatusServer:
 
     def __init__(
         self,
-        endpoint: str | tuple[str, int],
+        endpoint: tuple[str, int],
         metrics_path: str,
         recorder: Exposition | None,
         conditions: Conditions,
@@ -219,9 +217,8 @@ class StatusServer:
     ) -> None:
         """Bind at once, so that a bad setting ends the start; requests are answered after ``start``.
 
-        endpoint: a text as in ``ENDPOINT_FORMS``, or (host, port) with host '' for all addresses.
-        metrics_path: absolute path; '' or no ``recorder`` means no metrics.
-        Raises SettingError naming the value when the endpoint or path is malformed or cannot be bound.
+        endpoint: (host, port), host '' for all addresses, port 0 for any free one. metrics_path: absolute path; '' or
+        no ``recorder`` means no metrics. Raises SettingError naming the value when it cannot be used.
         """
         self._conditions = conditions
         self._liveness = liveness or Liveness()
@@ -233,7 +230,7 @@ class StatusServer:
                     f"{' and '.join(pages)}, or '' for no metrics"
                 )
             pages[metrics_path] = lambda accept: _metrics(recorder, accept)
-        self._server = _Server(_listen(endpoint), pages)
+        self._server = _Server(_listen(*endpoint), pages)
         self._thread = threading.Thread(target=self._server.serve_forever, name="status-server", daemon=True)
 
     @property

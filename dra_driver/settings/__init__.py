@@ -9,6 +9,7 @@ from dra_driver.settings.reading import add_options, load
 from dra_driver.settings.roots import roots
 from dra_driver.settings.values import (
     ConsumableShares,
+    DeviceNodesMode,
     Endpoint,
     GpuControlMode,
     LoggingFormat,
@@ -18,6 +19,7 @@ from dra_driver.settings.values import (
 
 __all__ = [
     "ConsumableShares",
+    "DeviceNodesMode",
     "Endpoint",
     "GpuControlMode",
     "LoggingFormat",

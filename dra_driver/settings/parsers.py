@@ -94,10 +94,11 @@ def http_endpoint(value: str) -> Endpoint | None:
     host, colon, port = value.rpartition(":")
     number = _integer(port)
     bracketed = host.startswith("[") and host.endswith("]")
-    host_fits = "/" not in host and (":" in host) == bracketed
+    host = host[1:-1] if bracketed else host
+    host_fits = (":" in host) == bracketed and not set(host) & set("[]/ ")
     if not colon or not host_fits or number is None or not 0 <= number <= _MAX_PORT:
         raise ValueError("must be HOST:PORT or :PORT with a port from 0 to 65535, or empty to switch it off")
-    return Endpoint(host[1:-1] if bracketed else host, number)
+    return Endpoint(host, number)
 
 
 def consumable_shares(value: str) -> ConsumableShares:

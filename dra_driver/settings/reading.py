@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
+from dra_driver.cdi.tools import EditsSource, HookMode
 from dra_driver.features import CONSUMABLE_SHARES
 from dra_driver.model.errors import SettingError
 from dra_driver.settings.table import TABLE, Setting
@@ -110,6 +111,11 @@ def _parse(setting: Setting, text: str, env: str | None) -> Any:
 
 
 def _check_together(settings: Settings) -> None:
+    if settings.cdi_edits is EditsSource.NVIDIA_CTK and settings.cdi_hooks is HookMode.NONE:
+        raise SettingError(
+            "--cdi-edits=nvidia-ctk needs hooks, which --cdi-hooks=none forbids: "
+            "set --cdi-hooks to auto or nvidia-cdi-hook, or --cdi-edits to auto or builtin"
+        )
     shares = settings.consumable_shares
     if shares.mode is not SharesMode.DISABLED and CONSUMABLE_SHARES not in settings.gates:
         raise SettingError(

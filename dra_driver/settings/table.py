@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dra_driver.cdi.tools import EditsSource, HookMode
 from dra_driver.features import parse_gates
 from dra_driver.settings import parsers
-from dra_driver.settings.values import GpuControlMode, LoggingFormat
+from dra_driver.settings.values import DeviceNodesMode, GpuControlMode, LoggingFormat
 
 NODE: Final = "node and cluster"
 KUBELET: Final = "kubelet and container runtime"
@@ -83,6 +84,18 @@ _KUBELET_AND_RUNTIME = (
              field="state_directory", metavar="DIR", shown_default="gpu.nvidia.com in the plugins directory"),
     _setting("--cdi-root", parsers.directory, KUBELET, "where CDI specs are written, for the runtime to read",
              metavar="DIR", default="/etc/cdi"),
+    _setting("--cdi-edits", parsers.one_of(EditsSource), KUBELET,
+             "who looks for the driver's files: nvidia-ctk, the driver itself (builtin), or nvidia-ctk where it can "
+             "(auto)", metavar="auto|nvidia-ctk|builtin", default="auto"),
+    _setting("--cdi-hooks", parsers.one_of(HookMode), KUBELET,
+             "what makes links and loader cache in containers: nvidia-cdi-hook; nothing, with each library mounted "
+             "under all its names (none); nvidia-cdi-hook where it is there (auto)",
+             metavar="auto|nvidia-cdi-hook|none", default="auto"),
+    _setting("--nvidia-cdi-hook-path", parsers.optional_directory, KUBELET, "nvidia-cdi-hook, as the host sees it",
+             field="cdi_hook_path", metavar="FILE",
+             shown_default="a copy of the image's own in the plugins directory, else the host's"),
+    _setting("--nvidia-ctk-path", parsers.optional_directory, KUBELET, "nvidia-ctk, as this process sees it",
+             field="ctk_path", metavar="FILE", shown_default="the image's own, else the host's"),
 )
 
 _HOST_DRIVER = (
@@ -99,6 +112,11 @@ _HOST_DRIVER = (
     _setting("--container-dev-root", parsers.optional_directory, DRIVER,
              "the dev root, as this process sees it", env=("DEV_ROOT_CTR_PATH",), metavar="DIR",
              shown_default="follows from the other roots"),
+    _setting("--device-nodes", parsers.one_of(DeviceNodesMode), DRIVER,
+             "create: make /dev/nvidia* that a claim needs and the dev root lacks, which may load NVIDIA's kernel "
+             "modules; require: fail the claim", metavar="create|require", default="create"),
+    _setting("--alt-proc-devices-path", parsers.optional_directory, DRIVER,
+             "file to read in place of /proc/devices", metavar="FILE", shown_default="/proc/devices"),
 )
 
 _SHARING = (
@@ -108,8 +126,8 @@ _SHARING = (
     _setting("--gpu-control", parsers.one_of(GpuControlMode), SHARING,
              "set: change a GPU's settings where a claim needs it; observe: only read, refuse such claims",
              metavar="set|observe", default="set"),
-    _setting("--gpu-tool-timeout", parsers.seconds, SHARING, "time limit of one nvidia-smi run, in seconds",
-             metavar="SECONDS", default="10"),
+    _setting("--gpu-tool-timeout", parsers.seconds, SHARING,
+             "time limit of one run of nvidia-smi or nvidia-modprobe, in seconds", metavar="SECONDS", default="10"),
     _setting("--simulated-node", parsers.optional_text, SIMULATION,
              "serve the GPUs of a scenario, not real ones: a name that ships with the driver, or a file",
              metavar="NAME|FILE", shown_default="real GPUs"),
@@ -131,10 +149,6 @@ _OBSERVING = (
 _COMPATIBILITY = (
     _setting("--namespace", parsers.namespace, COMPATIBILITY, "namespace the driver runs in",
              metavar="NAME", default="default"),
-    _setting("--nvidia-cdi-hook-path", parsers.optional_directory, COMPATIBILITY, "nvidia-cdi-hook on the host",
-             field="cdi_hook_path", metavar="FILE", shown_default="the one that comes with the driver"),
-    _setting("--alt-proc-devices-path", parsers.optional_directory, COMPATIBILITY,
-             "file to read in place of /proc/devices", metavar="FILE", shown_default="/proc/devices"),
     _setting("--consumable-shares", parsers.consumable_shares, COMPATIBILITY,
              "let claims share a device: disabled, memory, unlimited or a number; with gate ConsumableShares",
              metavar="MODE", default="disabled"),

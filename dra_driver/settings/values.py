@@ -5,6 +5,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+from dra_driver.cdi.tools import EditsSource, HookMode
 from dra_driver.features import Gates
 from dra_driver_api.names import DRIVER_NAME, socket_names
 
@@ -14,6 +15,13 @@ class GpuControlMode(Enum):
 
     SET = "set"
     OBSERVE = "observe"
+
+
+class DeviceNodesMode(Enum):
+    """CREATE makes device nodes that are missing; REQUIRE fails the claim that needs them."""
+
+    CREATE = "create"
+    REQUIRE = "require"
 
 
 class LoggingFormat(Enum):
@@ -69,11 +77,15 @@ class Settings:
     kubelet_plugins_directory: Path
     state_directory: Path
     cdi_root: Path
+    cdi_edits: EditsSource
+    cdi_hooks: HookMode
     cdi_hook_path: Path | None
+    ctk_path: Path | None
     driver_root: Path
     container_driver_root: Path | None
     dev_root: Path | None
     container_dev_root: Path | None
+    device_nodes: DeviceNodesMode
     host_root: Path
     alt_proc_devices_path: Path | None
     gates: Gates

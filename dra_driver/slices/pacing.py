@@ -3,6 +3,9 @@
 import random
 from dataclasses import dataclass
 
+from dra_driver.model.errors import ApiUnreachable
+
+_TOO_MANY_REQUESTS = 429
 _random = random.SystemRandom()
 
 
@@ -11,7 +14,8 @@ class Timing:
     """Intervals of the publisher, all in seconds.
 
     debounce_s: from the first foreign change to the repair, so that a burst is one repair.
-    retry_first_s, retry_most_s: after a failure, doubling. contested_most_s, calm_s: the longest wait between
+    retry_first_s, retry_most_s: after a failure, doubling. away_most_s: the longest wait while there is no API server
+    that answers, short, as all it costs is a connection. contested_most_s, calm_s: the longest wait between
     repairs when somebody else keeps rewriting, and the quiet after which the next repair is quick again.
     hold_poll_s: how often a publisher that stands by asks whether it may write.
     watch_s: length of one watch; rewatch_s: least time between the starts of two.
@@ -20,6 +24,7 @@ class Timing:
     debounce_s: float = 0.3
     retry_first_s: float = 0.25
     retry_most_s: float = 30.0
+    away_most_s: float = 8.0
     contested_most_s: float = 60.0
     calm_s: float = 150.0
     hold_poll_s: float = 1.0
@@ -45,6 +50,30 @@ class Backoff:
     def reset(self) -> None:
         """Start small again, after a success."""
         self.failures = 0
+
+
+class Retries:
+    """How long to wait after an ApiError: a refusal and an API server that is away have a back-off each."""
+
+    def __init__(self, timing: Timing, first_s: float) -> None:
+        self._refused = Backoff(first_s, timing.retry_most_s)
+        self._away = Backoff(first_s, timing.away_most_s)
+
+    @property
+    def failures(self) -> int:
+        """Failures in a row of the kind that came last."""
+        return self._refused.failures + self._away.failures
+
+    def after(self, error: Exception) -> float:
+        """Seconds to wait. One that is back and still starting up refuses at first: that is a new beginning."""
+        away = isinstance(error, ApiUnreachable) and error.status != _TOO_MANY_REQUESTS
+        (self._refused if away else self._away).reset()
+        return (self._away if away else self._refused).next()
+
+    def reset(self) -> None:
+        """Start small again, after a success."""
+        self._refused.reset()
+        self._away.reset()
 
 
 class Contest:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dra_driver.model.errors import ApiError
 from dra_driver.ports import EventSink, Json, NodeReader, Readiness, SliceStore
 from dra_driver.slices.build import PoolSlice
-from dra_driver.slices.pacing import Backoff, Contest, Timing
+from dra_driver.slices.pacing import Contest, Retries, Timing
 from dra_driver.slices.reconcile import Answers, Changes, Pool, dropped_gates, plan
 from dra_driver.slices.reporting import Reporter
 from dra_driver.slices.watching import SliceWatch
@@ -47,7 +47,7 @@ class SlicePublisher:
         self._hold = hold
         self._timing = timing or Timing()
         self._report = Reporter(events, readiness)
-        self._retry = Backoff(self._timing.retry_first_s, self._timing.retry_most_s)
+        self._retry = Retries(self._timing, self._timing.retry_first_s)
         self._contest = Contest(self._timing)
         self._answers = Answers()
         self._generation = 0
@@ -108,12 +108,12 @@ class SlicePublisher:
             try:
                 self._turn()
             except ApiError as error:
-                wait = self._retry.next()
+                wait = self._retry.after(error)
                 self._report.failed(error, wait)
                 self._again(wait)
-            except Exception:
+            except Exception as error:
                 # The thread must live: a slice nobody repairs is worse than an error in the log.
-                wait = self._retry.next()
+                wait = self._retry.after(error)
                 logger.exception("ResourceSlices: internal error, again in %.1f s", wait)
                 self._again(wait)
 

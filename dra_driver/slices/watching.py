@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from dra_driver.model.errors import ApiError, ApiUnreachable
 from dra_driver.ports import Json, SliceStore
-from dra_driver.slices.pacing import Backoff, Timing, jittered
+from dra_driver.slices.pacing import Retries, Timing, jittered
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class SliceWatch:
             self._state.notify_all()
 
     def _loop(self) -> None:
-        retry = Backoff(self._timing.rewatch_s, self._timing.retry_most_s)
+        retry = Retries(self._timing, self._timing.rewatch_s)
         while (version := self._await_version()) is not None:
             started = time.monotonic()
             try:
@@ -61,11 +61,11 @@ class SliceWatch:
             except ApiError as error:
                 if time.monotonic() - started > self._timing.retry_most_s:
                     retry.reset()
-                self._broken(error, retry.next())
-            except Exception:
+                self._broken(error, retry.after(error))
+            except Exception as error:
                 # The thread must live, else nothing that others do would be seen any more.
                 logger.exception("ResourceSlices: internal error in the watch")
-                self._list_after(retry.next())
+                self._list_after(retry.after(error))
             else:
                 retry.reset()
                 self._stopping.wait(max(0.0, started + self._timing.rewatch_s - time.monotonic()))

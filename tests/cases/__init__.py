@@ -20,10 +20,10 @@ shown elsewhere is not repeated here.
     28  restart under running pods            test_restart; demo/test_node and scene e of the demo (SIGKILL)
     29  state of another shape                test_restart
     32  names and cards that move             test_slices; unit/devices/test_discovery (while running)
-    34  cards that come late                  test_slices; unit/devices/test_discovery (waits)
+    34  cards that come late, or never        test_slices; unit/devices/test_discovery (waits); demo/test_gpus
     36  stop, update, end                     test_slices; unit/slices/test_publisher; grpc/test_plugin (sockets)
     38  attributes that users select on       test_slices; unit/slices/test_build (the whole list, capacity too)
-    41  device nodes that are missing         test_cdi_files; unit/cdi/test_claim_specs
+    41  device nodes that are missing         test_cdi_files; unit/cdi/test_device_nodes; unit/cdi/test_driver_replaced
     44  another CDI directory                 test_cdi_files; unit/cdi/test_directory
     46  one card, two admin requests          test_cdi_files
     47  driver not under /                    test_cdi_files; unit/cdi/test_driver_files (six layouts)

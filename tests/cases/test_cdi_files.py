@@ -1,18 +1,25 @@
 """Field cases on what containers get: whole CDI files in the right directory, with paths that are there."""
 
+import argparse
+import errno
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from dra_driver import settings
+from dra_driver.app import Hardware
 from dra_driver.cdi.claim_specs import ClaimSpecs
 from dra_driver.cdi.directory import CdiDirectory
 from dra_driver.cdi.driver_files import DriverFiles
-from dra_driver.model.errors import SettingError
+from dra_driver.cdi.kernel_devices import KernelDevices
+from dra_driver.model.errors import DriverNotReady, SettingError
 from tests.builders import make_gpu, result
 from tests.cases.driver import Driver, nothing_left
-from tests.driver_tree import USR_LOCAL, VERSION, driver_tree
+from tests.driver_tree import AL2023, USR_LOCAL, VERSION, DriverTree, driver_tree
 
 Json = dict[str, Any]
 COMMON = ("nvidiactl", "nvidia-uvm")
@@ -27,14 +34,40 @@ def nodes(spec: Json) -> set[str]:
 
 
 @pytest.mark.parametrize("missing", ["nvidia0", *COMMON])
-def test_missing_device_node_fails_the_claim_by_its_path(driver: Driver, missing: str) -> None:
+def test_missing_device_node_is_made_for_the_first_claim(driver: Driver, missing: str) -> None:
     (driver.tree / "dev" / missing).unlink()
+    claim = driver.claim("first-on-node", [result()])
+    driver.prepare(claim)
+    assert (driver.tree / "dev" / missing).exists()
+    assert {f"/dev/{name}" for name in ("nvidia0", *COMMON)} < nodes(driver.spec(claim))
+
+
+@pytest.mark.parametrize("missing", ["nvidia0", *COMMON])
+def test_missing_device_node_fails_the_claim_by_its_path_where_none_may_be_made(stopped: Driver, missing: str) -> None:
+    stopped.start("--device-nodes=require")
+    (stopped.tree / "dev" / missing).unlink()
+    text = stopped.refusal(stopped.claim("first-on-node", [result()]))
+    assert f"/dev/{missing} is missing, and with --device-nodes=require the driver makes none: " in text
+    assert nothing_left(stopped)
+
+
+def test_read_only_dev_fails_the_claim_with_the_command_to_type(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **more: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    (driver.tree / "dev/nvidia0").unlink()
+    monkeypatch.setattr(os, "mknod", refuse)
     text = driver.refusal(driver.claim("first-on-node", [result()]))
-    assert f"/dev/{missing}" in text
+    assert "mknod: Read-only file system" in text
+    assert f"mknod -m 666 {driver.tree}/dev/nvidia0 c 195 0" in text
     assert nothing_left(driver)
 
 
-def test_nodes_that_were_made_later_are_all_in_the_next_claims_file(driver: Driver) -> None:
+def test_nodes_that_were_made_later_are_all_in_the_next_claims_file(stopped: Driver) -> None:
+    driver = stopped
+    driver.start("--device-nodes=require")
     kept = driver.directory / "kept"
     kept.mkdir()
     for name in ("nvidia0", *COMMON):
@@ -47,6 +80,43 @@ def test_nodes_that_were_made_later_are_all_in_the_next_claims_file(driver: Driv
         driver.prepare(claim)
         assert {f"/dev/{name}" for name in COMMON} < nodes(driver.spec(claim))
     assert "/dev/nvidia0" in nodes(driver.spec(first))
+
+
+def test_driver_that_was_replaced_by_another_ends_this_process_with_the_reason(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert driver.app is not None
+    driver.app.check_driver()
+    monkeypatch.setattr(driver.app._hardware, "outlived", lambda: "libnvidia-ml.so.580 does not fit")
+    with pytest.raises(DriverNotReady, match="does not fit"):
+        driver.app.check_driver()
+
+
+def test_real_node_gets_its_nodes_by_the_device_table_that_the_settings_name(tmp_path: Path) -> None:
+    version = KernelDevices().driver_version() or VERSION
+    tree = DriverTree(tmp_path, AL2023)
+    tree.install(version)
+    try:
+        os.mknod(tmp_path / "probe", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    except OSError as error:
+        pytest.skip(f"device nodes cannot be made here: {error.strerror}")
+    (tmp_path / "devices").write_text("Character devices:\n195 nvidia\n508 nvidia-uvm\n")
+    flags = (
+        "--node-name=node-a",
+        f"--container-driver-root={tree.root}",
+        f"--container-dev-root={tree.dev_root}",
+        f"--alt-proc-devices-path={tmp_path / 'devices'}",
+        f"--state-dir={tmp_path / 'state'}",
+    )
+    parser = argparse.ArgumentParser()
+    settings.add_options(parser)
+    hardware = Hardware(settings.load(parser.parse_args(flags), {}))
+    made = hardware.files.common(version).device_nodes
+    assert [(node.path, node.major, node.minor) for node in made] == [
+        ("/dev/nvidia-uvm", 508, 0),
+        ("/dev/nvidia-uvm-tools", 508, 1),
+        ("/dev/nvidiactl", 195, 255),
+    ]
 
 
 # 44
@@ -96,6 +166,7 @@ def test_driver_below_usr_local_is_mounted_from_there_and_nodes_come_from_dev(tm
     spec = yaml.safe_load(specs.plan("a1b2", [make_gpu(0)]).text)
     hosts = {mount["containerPath"]: mount["hostPath"] for mount in spec["containerEdits"]["mounts"]}
     assert hosts["/usr/bin/nvidia-smi"] == "/usr/local/bin/nvidia-smi"
+    assert hosts.pop("/var/run/nvidia-container-devices/void") == "/dev/null"
     seen = [tree.root / Path(path).relative_to("/usr/local") for path in hosts.values()]
     assert [path for path in seen if not path.exists()] == []
     (node,) = spec["devices"][0]["containerEdits"]["deviceNodes"]

@@ -113,6 +113,29 @@ def test_flipped_bit_anywhere_is_noticed_or_changes_nothing(tmp_path: Path, offs
     assert silent == []
 
 
+def test_record_altered_while_running_is_told_in_readiness_with_the_remedy_until_a_restart(driver: Driver) -> None:
+    running = driver.claim("running", [result()])
+    before = driver.prepare(running)
+    database = sqlite3.connect(driver.plugin / "state.db")
+    with database:
+        database.execute("UPDATE claims SET devices = replace(devices, 'gpu-0', 'gpu-1')")
+    database.close()
+    assert "restart this driver" in driver.refusal(running)
+    assert driver.app is not None
+    driver.app.check_state()
+
+    code, conditions = driver.readyz()
+    assert (code, conditions["state"]["ok"]) == (503, False)
+    assert f"the record of claim {running.uid} was altered" in conditions["state"]["message"]
+    assert "restart this driver" in conditions["state"]["message"]
+    (message,) = driver.events("StateDatabaseDamaged")
+    assert message == conditions["state"]["message"]
+
+    driver.restart()
+    assert driver.prepare(running) == before
+    assert "state" not in driver.readyz()[1]
+
+
 def test_altered_memory_of_a_time_slice_counts_as_none(driver: Driver) -> None:
     first = driver.claim("first", [result()], config_entry(time_slicing("Default"), "gpu"))
     driver.prepare(first)

@@ -3,6 +3,9 @@
 import pytest
 
 from dra_driver import app
+from dra_driver.devices import discovery
+from dra_driver.devices.discovery import Pace
+from dra_driver.devices.driver_tree import STATE
 from dra_driver.simulator.cel import compile_selector
 from dra_driver_api.kubelet import dra_pb2
 from dra_driver_api.names import DRIVER_NAME
@@ -130,6 +133,108 @@ def test_claim_that_comes_long_before_the_cards_is_told_to_wait(
     assert stopped.prepare(claim)
 
 
+NO_GPU = {"driver": {"version": "580.159.04"}, "gpus": []}
+UNLOADED = {"nvml": {"notLoadableScans": 10**6}}
+
+
+@pytest.mark.parametrize("failures", [{}, UNLOADED], ids=["driver-without-cards", "no-driver"])
+def test_driver_on_a_node_without_gpus_is_ready_offers_nothing_and_says_why(
+    stopped: Driver, failures: dict[str, object]
+) -> None:
+    stopped.scenario = NO_GPU | {"failures": failures}
+    stopped.start()
+    stopped.wait_for(lambda: stopped.slices() and stopped.condition("devices")["ok"])
+    assert stopped.devices() == {}
+    assert "this node has no NVIDIA GPU" in stopped.condition("devices")["message"]
+
+
+def test_gpus_that_an_earlier_driver_promised_are_withdrawn_on_a_node_that_has_none_now(driver: Driver) -> None:
+    assert list(driver.devices()) == ["gpu-0", "gpu-1"]
+    driver.stop()
+    driver.scenario = NO_GPU
+    driver.start()
+    driver.wait_for(lambda: driver.slices() and not driver.devices())
+
+
+def test_gpus_of_a_driver_that_does_not_load_are_withdrawn_and_offered_again_when_it_does(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = driver.claim("old", [result("gpu-0")])
+    answer = driver.prepare(old)
+    published = driver.devices()
+    driver.stop()
+    (driver.tree / STATE / "not-loaded").touch()
+    monkeypatch.setattr(discovery, "Pace", lambda: Pace(grace=0.0))
+    driver.start(wait=False)
+    driver.wait_for(lambda: not driver.devices())
+    assert "kernel driver is not loaded" in driver.condition("devices")["message"]
+    assert driver.events("GPUsWithdrawn")
+    assert driver.readyz()[0] == 503
+    assert "kernel driver is not loaded" in driver.refusal(driver.claim("new", [result("gpu-1")]))
+    assert driver.prepare(old) == answer
+    (driver.tree / STATE / "not-loaded").unlink()
+    driver.rescan()
+    driver.wait_for(lambda: driver.devices() == published)
+    assert driver.prepare(old) == answer
+    assert driver.unprepare(old) == [""]
+
+
+def test_slices_outlast_a_driver_that_is_loading_while_this_one_starts(driver: Driver) -> None:
+    published = driver.slices()
+    driver.stop()
+    (driver.tree / STATE / "not-loaded").touch()
+    driver.start(wait=False)
+    for _ in range(5):
+        driver.rescan()
+    assert driver.slices() == published
+    (driver.tree / STATE / "not-loaded").unlink()
+    driver.rescan()
+    driver.wait_for(lambda: driver.condition("slices")["ok"])
+    assert driver.slices() == published
+
+
+def test_gpu_that_drops_out_and_returns_leaves_the_slices_and_comes_back_under_its_name(driver: Driver) -> None:
+    claim = driver.claim("held", [result("gpu-0")], LONG)
+    driver.prepare(claim)
+    published = driver.devices()
+    gone = driver.tree / STATE / U0 / "gone"
+    gone.touch()
+    driver.rescan()
+    driver.wait_for(lambda: list(driver.devices()) == ["gpu-1"])
+    assert driver.held() == {"held": (U0,)}
+    assert "gpu-0 is not on this node" in driver.refusal(driver.claim("late", [result("gpu-0")]))
+    gone.unlink()
+    driver.rescan()
+    driver.wait_for(lambda: driver.devices() == published)
+    assert driver.held() == {"held": (U0,)}
+    assert "default/held" in driver.refusal(driver.claim("other", [result("gpu-0")]))
+    assert driver.unprepare(claim) == [""]
+    assert driver.time_slice(U0) == 0
+    assert nothing_left(driver)
+
+
+def test_slice_is_set_again_on_a_gpu_that_lost_it_while_it_was_away(driver: Driver) -> None:
+    driver.prepare(driver.claim("first", [result("gpu-0", shareID="00000000-0000-4000-8000-00000000000a")], LONG))
+    assert driver.time_slice(U0) == 3
+    gone = driver.tree / STATE / U0 / "gone"
+    gone.touch()
+    driver.rescan()
+    assert driver.time_slice(U0) == 0
+    gone.unlink()
+    driver.rescan()
+    driver.prepare(driver.claim("second", [result("gpu-0", shareID="00000000-0000-4000-8000-00000000000b")], LONG))
+    assert driver.time_slice(U0) == 3
+
+
+def test_pod_can_leave_a_gpu_that_dropped_out(driver: Driver) -> None:
+    claim = driver.claim("held", [result("gpu-0")], LONG)
+    driver.prepare(claim)
+    (driver.tree / STATE / U0 / "gone").touch()
+    driver.rescan()
+    assert driver.unprepare(claim) == [""]
+    assert nothing_left(driver)
+
+
 # 36
 
 
@@ -153,6 +258,24 @@ def test_old_and_new_version_do_not_rewrite_each_others_slices_during_an_update(
         assert new.slices() == published
         stopped.stop()
         new.wait_for(lambda: "new name" in new.devices()["gpu-0"]["attributes"]["productName"]["string"])
+    finally:
+        new.stop()
+
+
+def test_new_version_that_sees_no_gpu_is_not_ready_and_leaves_the_slices_to_the_old_one(
+    stopped: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped.pod_uid = "old"
+    stopped.start()
+    published = stopped.slices()
+    monkeypatch.setattr(discovery, "Pace", lambda: Pace(grace=0.0))
+    new = stopped.successor("new")
+    new.scenario = node(failures=UNLOADED)
+    new.start()
+    try:
+        new.wait_for(lambda: "nothing is offered" in new.condition("devices")["message"])
+        assert new.readyz()[0] == 503
+        assert new.slices() == published
     finally:
         new.stop()
 
@@ -205,6 +328,24 @@ def test_mig_devices_of_an_admin_are_published_and_served_and_stay(stopped: Driv
     assert device.device_name == names[3]
     assert stopped.unprepare(claim) == [""]
     assert list(stopped.devices()) == [*names, "gpu-1"]
+
+
+def test_mig_mode_that_is_turned_on_and_off_changes_what_is_offered(stopped: Driver) -> None:
+    stopped.scenario = node(cards(U0, mig=SEVEN, migEnabled=False), cards(U1))
+    stopped.start()
+    whole = stopped.devices()
+    assert list(whole) == ["gpu-0", "gpu-1"]
+    mode = stopped.tree / STATE / U0 / "mig_mode"
+    mode.write_text("Enabled\n")
+    stopped.rescan()
+    names = [f"gpu-0-mig-1g18gb-19-{start}" for start in range(7)]
+    stopped.wait_for(lambda: list(stopped.devices()) == [*names, "gpu-1"])
+    claim = stopped.claim("mig", [result(names[0])])
+    stopped.prepare(claim)
+    assert stopped.unprepare(claim) == [""]
+    mode.write_text("Disabled\n")
+    stopped.rescan()
+    stopped.wait_for(lambda: stopped.devices() == whole)
 
 
 def test_claim_of_a_card_that_was_cut_into_mig_devices_is_refused_with_the_reason(stopped: Driver) -> None:

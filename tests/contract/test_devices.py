@@ -8,15 +8,16 @@ from typing import Protocol
 import pynvml
 import pytest
 
+from dra_driver.devices.driver_tree import STATE
 from dra_driver.devices.nvml import NvmlSource
 from dra_driver.devices.scenario import CallFailure, Failures, NvmlFailures
 from dra_driver.devices.scenario import load as load_scenario
 from dra_driver.devices.simulated import SimulatedNode
 from dra_driver.devices.simulated_cards import cards
 from dra_driver.model.devices import ComputeMode, Inventory
-from dra_driver.model.errors import ControlError, ControlGone, ControlUnsupported, DriverNotReady
+from dra_driver.model.errors import ControlError, ControlGone, ControlUnsupported, DriverAbsent, DriverNotReady
 from dra_driver.ports import DeviceSource
-from tests.fakes.nvml import FakeNvml
+from tests.fakes.nvml import FakeCard, FakeNvml
 
 FUNCTIONS = {
     "uuid": "nvmlDeviceGetUUID",
@@ -48,10 +49,73 @@ class Modes(Protocol):
     def epoch(self) -> str: ...
 
 
+class Fate(Protocol):
+    """What happens to a node while it runs."""
+
+    def lose(self, uuid: str) -> None: ...
+    def regain(self, uuid: str) -> None: ...
+    def turn_mig(self, uuid: str, on: bool) -> None: ...
+    def unload(self) -> None: ...
+    def load(self) -> None: ...
+
+
 @dataclass
 class Node:
     source: DeviceSource
     modes: Modes
+    fate: Fate
+
+
+class FateOfFiles:
+    """Files of a simulated node."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+
+    def lose(self, uuid: str) -> None:
+        (self.state / uuid / "gone").touch()
+
+    def regain(self, uuid: str) -> None:
+        (self.state / uuid / "gone").unlink()
+
+    def turn_mig(self, uuid: str, on: bool) -> None:
+        (self.state / uuid / "mig_mode").write_text("Enabled\n" if on else "Disabled\n")
+
+    def unload(self) -> None:
+        (self.state / "not-loaded").touch()
+
+    def load(self) -> None:
+        (self.state / "not-loaded").unlink()
+
+
+class FateOfNvml:
+    """Answers of NVML and the kernel's bus."""
+
+    def __init__(self, api: FakeNvml, bus: Path) -> None:
+        self.api = api
+        self.bus = bus
+        self.lost: dict[str, FakeCard] = {}
+
+    def lose(self, uuid: str) -> None:
+        self.lost[uuid] = card = next(card for card in self.api.cards if card.gpu.uuid == uuid)
+        self.api.cards.remove(card)
+        (self.bus / card.gpu.pci_bus_id).rename(self.bus.parent / card.gpu.pci_bus_id)
+
+    def regain(self, uuid: str) -> None:
+        card = self.lost.pop(uuid)
+        self.api.cards.append(card)
+        (self.bus.parent / card.gpu.pci_bus_id).rename(self.bus / card.gpu.pci_bus_id)
+
+    def turn_mig(self, uuid: str, on: bool) -> None:
+        card = next(card for card in self.api.cards if card.gpu.uuid == uuid)
+        card.gpu = replace(card.gpu, mig_enabled=on)
+
+    def unload(self) -> None:
+        self.api.fail["nvmlDeviceGetCount"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+        self.api.fail["nvmlInitWithFlags"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+
+    def load(self) -> None:
+        self.api.fail.clear()
 
 
 @dataclass
@@ -72,7 +136,7 @@ def simulated(tmp_path: Path, name: str, failing: tuple[Failing, ...], no_driver
     nvml = NvmlFailures(notLoadableScans=no_driver, zeroGpuScans=no_gpus)
     node = SimulatedNode(stem, scenario.model_copy(update={"failures": Failures(calls=calls, nvml=nvml)}))
     node.materialise(tmp_path / "driver")
-    return Node(node.source(), node.control())
+    return Node(node.source(), node.control(), FateOfFiles(tmp_path / "driver" / STATE))
 
 
 def real(tmp_path: Path, name: str, failing: tuple[Failing, ...], no_driver: int, no_gpus: int) -> Node:
@@ -86,13 +150,15 @@ def real(tmp_path: Path, name: str, failing: tuple[Failing, ...], no_driver: int
         folder = tmp_path / "sys" / "devices" / (gpu.pcie_root or "") / gpu.pci_bus_id
         folder.mkdir(parents=True)
         (folder / "numa_node").write_text(f"{-1 if gpu.numa_node is None else gpu.numa_node}\n")
+        (folder / "vendor").write_text("0x10de\n")
+        (folder / "class").write_text("0x030200\n")
         (devices / gpu.pci_bus_id).symlink_to(folder)
     api = FakeNvml.of(inventory)
     for one in failing:
         api.cards[one.gpu].fail[FUNCTIONS[one.call]] = CODES[one.error]
     _hold_back(api, no_driver, no_gpus)
     source = NvmlSource(sysfs=tmp_path / "sys", proc=tmp_path / "proc", api=api)
-    return Node(source, source)
+    return Node(source, source, FateOfNvml(api, devices))
 
 
 def _hold_back(api: FakeNvml, no_driver: int, no_gpus: int) -> None:
@@ -216,7 +282,7 @@ def test_card_lost_while_its_facts_are_read_is_left_out(build: Build) -> None:
 def test_scan_says_not_ready_until_nvml_can_be_loaded(build: Build) -> None:
     source = build("h200x2", no_driver=3).source
     for _ in range(3):
-        with pytest.raises(DriverNotReady, match=r"libnvidia-ml\.so\.1"):
+        with pytest.raises(DriverAbsent, match=r"libnvidia-ml\.so\.1"):
             source.scan()
     assert names(source.scan()) == ["gpu-0", "gpu-1"]
 
@@ -228,7 +294,7 @@ def test_node_without_gpus_yet_gives_an_empty_inventory(build: Build) -> None:
 
 
 def test_driver_unloaded_in_the_middle_of_a_scan_is_not_ready(build: Build) -> None:
-    with pytest.raises(DriverNotReady):
+    with pytest.raises(DriverAbsent):
         build("h200x2", Failing("memory", "driver-not-loaded")).source.scan()
 
 
@@ -294,3 +360,67 @@ def test_source_can_be_closed_twice_and_used_again(build: Build) -> None:
     source.close()
     source.close()
     assert len(source.scan().gpus) == 2
+
+
+# What happens to a node while it runs.
+
+
+def test_cards_on_the_bus_are_told_while_the_driver_is_not_there(build: Build) -> None:
+    source = build("h200x2", no_driver=1).source
+    with pytest.raises(DriverAbsent):
+        source.scan()
+    assert source.on_bus() == ("0000:00:06.0", "0000:00:07.0")
+
+
+def test_card_that_drops_out_and_returns_keeps_its_name_and_its_neighbours_theirs(build: Build) -> None:
+    node = build("h200x8")
+    before = node.source.scan()
+    uuid = before.gpus[2].uuid
+    node.fate.lose(uuid)
+    assert names(node.source.scan()) == [f"gpu-{n}" for n in range(8) if n != 2]
+    assert before.gpus[2].pci_bus_id not in (node.source.on_bus() or ())
+    node.fate.regain(uuid)
+    after = node.source.scan()
+    assert {gpu.name: gpu.uuid for gpu in after.gpus} == {gpu.name: gpu.uuid for gpu in before.gpus}
+
+
+def test_settings_of_a_card_that_dropped_out_are_gone_until_it_returns(build: Build) -> None:
+    node = build("h200x2")
+    uuid = node.source.scan().gpus[0].uuid
+    node.fate.lose(uuid)
+    with pytest.raises(ControlGone, match=f"GPU {uuid}"):
+        node.modes.set_compute_mode(uuid, ComputeMode.PROHIBITED)
+    node.fate.regain(uuid)
+    node.modes.set_compute_mode(uuid, ComputeMode.PROHIBITED)
+    assert node.modes.compute_mode(uuid) is ComputeMode.PROHIBITED
+
+
+def test_node_that_loses_its_last_card_has_none_on_the_bus(build: Build) -> None:
+    node = build("l4x1")
+    node.fate.lose(node.source.scan().gpus[0].uuid)
+    assert node.source.scan().gpus == ()
+    assert node.source.on_bus() == ()
+
+
+def test_mig_mode_that_is_turned_off_and_on_is_in_the_next_scan(build: Build) -> None:
+    node = build("a100x8-mig")
+    before = node.source.scan()
+    uuid = before.gpus[0].uuid
+    node.fate.turn_mig(uuid, on=False)
+    assert names(node.source.scan())[0] == "gpu-0"
+    assert len(node.source.scan().mig_devices) == 49
+    node.fate.turn_mig(uuid, on=True)
+    assert node.source.scan() == before
+
+
+def test_driver_that_is_unloaded_and_loaded_again_is_another_epoch(build: Build) -> None:
+    node = build("h200x2")
+    before = node.source.scan(), node.modes.epoch()
+    node.fate.unload()
+    with pytest.raises(DriverAbsent, match="kernel driver is not loaded"):
+        node.source.scan()
+    with pytest.raises(ControlGone):
+        node.modes.compute_mode(before[0].gpus[0].uuid)
+    node.fate.load()
+    assert node.source.scan() == before[0]
+    assert node.modes.epoch() != before[1]

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.claims.store import STATE_FILE
+from dra_driver.claims.store import STATE_FILE, Store
 from dra_driver.devices.driver_tree import CALL_LOG
+from dra_driver.model.errors import DriverError
 from dra_driver.simulator.cluster import SimulatedCluster
 from dra_driver_api.kubelet import dra_pb2
 from dra_driver_api.names import cdi_spec_file
@@ -23,6 +24,14 @@ from tests.demo.node import Node, in_background, scenario, until
 
 TOOL_SECONDS = 0.12
 """Long against what the driver does in between, so that a kill hits each step of two cards."""
+
+SLOW_ONCE = """
+if exists("{mark}"):
+    posix.rename("{mark}", "{mark}.begun")
+    time.sleep(2.5)
+    open("{mark}.ended", "w").close()
+"""
+"""Lines of the stand-in nvidia-smi before it begins."""
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -134,8 +143,8 @@ def test_tool_of_a_killed_driver_changes_no_card_later(node: Node) -> None:
     tool = node.paths.plugin / "simulated-node/usr/bin/nvidia-smi"
     mark = node.paths.root / "slow"
     mark.write_text("")
-    slow = f"#!/bin/sh\nif [ -e {mark} ]; then rm {mark}; touch {mark}.begun; sleep 2.5; touch {mark}.ended; fi\n"
-    tool.write_text(tool.read_text().replace("#!/bin/sh\n", slow, 1))
+    before, main, after = tool.read_text().rpartition("\nmain(")
+    tool.write_text(f"{before}{SLOW_ONCE.format(mark=mark)}{main}{after}")
     claim = node.claim("left", ["gpu-0"], "Long")
     driver = node.cluster.driver
     assert driver is not None
@@ -204,6 +213,42 @@ def test_damaged_database_frees_no_gpu(node: Node) -> None:
     assert node.left_behind() == []
 
 
+def test_plugin_directory_removed_under_a_running_driver_ends_it_and_the_next_one_knows_every_claim(node: Node) -> None:
+    claim = node.claim("lived-through", ["gpu-0"], "Long")
+    first = node.answer(claim)
+    driver = node.cluster.driver
+    assert driver is not None
+    shutil.rmtree(node.paths.plugin)
+    with pytest.raises(DriverError, match=r"exit code 1.* was removed or replaced while this driver has it open"):
+        until(driver.check, "the driver to end")
+    assert node.rows() == {claim.uid: "completed"}
+
+    # Not from the CDI file and the API server, which would do as well.
+    (node.paths.cdi / cdi_spec_file(claim.uid)).unlink()
+    node.start()
+    assert node.answer(claim) == first
+    assert "default/lived-through" in node.refusal(node.claim("late"))
+    assert node.give_back(claim) == ""
+    assert node.left_behind() == []
+
+
+def test_database_that_somebody_else_put_in_place_is_left_to_him(node: Node) -> None:
+    driver = node.cluster.driver
+    assert driver is not None
+    claim = node.claim("lived-through")
+    first = node.answer(claim)
+    state = node.paths.plugin / STATE_FILE
+    for part in node.paths.plugin.glob(f"{STATE_FILE}*"):
+        part.rename(part.with_name(f"aside-{part.name}"))
+    Store.open(state).close()
+    with pytest.raises(DriverError, match=f"exit code 1.*{state}"):
+        until(driver.check, "the driver to end")
+    assert node.rows() == {}
+    node.start()
+    assert node.answer(claim) == first
+    assert node.give_back(claim) == ""
+
+
 def test_disk_that_fills_in_the_middle_of_prepare_leaves_nothing(directory: Path) -> None:
     path = scenario(directory / "slower.yaml", tool={"delayMs": 600})
     with SimulatedCluster(directory / "node", simulated_node=path) as cluster:
@@ -242,7 +287,7 @@ def test_directory_named_like_a_claims_file_does_not_take_the_node_down(director
         node = Node(cluster)
         (node.paths.cdi / cdi_spec_file("a-stranger") / "inside").mkdir(parents=True)
         node.start(ready=False)
-        until(cluster.devices, "the slices", 8)
+        until(cluster.devices, "the slices")
         node.answer(node.claim("bystander"))
 
 

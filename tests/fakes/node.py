@@ -5,17 +5,18 @@ from dataclasses import dataclass, field
 
 from dra_driver.model.claims import ClaimRef
 from dra_driver.model.devices import ComputeMode, Device
-from dra_driver.model.errors import ApiUnreachable, CdiError, ClaimNotFound
+from dra_driver.model.errors import ApiError, ApiUnreachable, CdiError, ClaimNotFound
 from dra_driver.ports import Json
 from dra_driver_api.names import CDI_KIND
 
 
 class FakeClaims:
-    """ResourceClaims by UID; ``down`` makes every read fail."""
+    """ResourceClaims by UID; ``down`` makes every read fail, ``refusal`` is the server's answer to each ``get``."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Json] = {}
         self.down = False
+        self.refusal: ApiError | None = None
         self.reads = 0
 
     def add(self, claim: Json) -> ClaimRef:
@@ -29,6 +30,8 @@ class FakeClaims:
         self.reads += 1
         if self.down:
             raise ApiUnreachable("connection refused")
+        if self.refusal is not None:
+            raise self.refusal
         if claim.uid not in self.objects:
             raise ClaimNotFound(f"claim {claim} not found")
         return self.objects[claim.uid]

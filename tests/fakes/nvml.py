@@ -53,6 +53,7 @@ class FakeNvml:
 
     NVMLError = pynvml.NVMLError
     NVML_INIT_FLAG_NO_GPUS = pynvml.NVML_INIT_FLAG_NO_GPUS
+    c_nvmlGetMemoryLimits_v1_t = pynvml.c_nvmlGetMemoryLimits_v1_t  # noqa: N815
 
     def __init__(self, cards: Iterable[FakeCard], driver: DriverInfo) -> None:
         self.cards = list(cards)
@@ -140,6 +141,10 @@ class FakeNvml:
             if card.gpu.uuid == uuid:
                 return card
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+
+    def nvmlDeviceGetMemoryLimits_v1(self, card: FakeCard, limits: Any) -> None:  # noqa: N802
+        assert str(limits.nameSpace).startswith("/sys/fs/cgroup")
+        limits.hardLimit = card.gpu.memory_bytes or 0
 
     # Facts of a card.
 

@@ -1,18 +1,32 @@
-"""What the gRPC tests share: the test as kubelet, a claim service to order, a recorder that remembers."""
+"""What the gRPC tests share: the test as kubelet, services to order, a recorder that remembers."""
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 
+from dra_driver.kubelet.device_health import DeviceHealthService, Look
+from dra_driver.kubelet.server import Services
 from dra_driver.kubelet.sockets import target
 from dra_driver.model.claims import ClaimRef
 from dra_driver.model.plan import PreparedDevice
-from dra_driver_api.kubelet import dra_pb2, dra_pb2_grpc, registration_pb2, registration_pb2_grpc
+from dra_driver_api.kubelet import (
+    dra_pb2,
+    dra_pb2_grpc,
+    health_pb2,
+    health_pb2_grpc,
+    registration_pb2,
+    registration_pb2_grpc,
+)
 
 CALL_SECONDS = 10
+
+HealthStream = Any
+"""An open NodeWatchResources: an iterator of messages and a grpc.Call at once."""
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
@@ -58,6 +72,11 @@ class Service:
             answer()
             return (prepared(),)
         return answer
+
+
+def services(claims: Service, look: Look = lambda: None) -> Services:
+    """What a driver offers; ``look`` gives the devices' health."""
+    return Services(claims, DeviceHealthService(look))
 
 
 class Remembering:
@@ -122,3 +141,17 @@ def register(path: Path) -> registration_pb2.PluginInfo:
     info = get_info(path)
     notify(path)
     return info
+
+
+@contextmanager
+def health_stream(path: Path) -> Iterator[HealthStream]:
+    """NodeWatchResources over a connection of its own, which is closed at the end."""
+    with grpc.insecure_channel(target(path), options=(("grpc.use_local_subchannel_pool", 1),)) as channel:
+        stub = health_pb2_grpc.DRAResourceHealthStub(channel)
+        stream = stub.NodeWatchResources(health_pb2.NodeWatchResourcesRequest(), timeout=60)
+        yield stream  # which is cancelled when nobody holds it
+
+
+def healths(stream: HealthStream) -> dict[str, str]:
+    """Health of each device in the next message of a stream, by name."""
+    return {d.device.device_name: health_pb2.HealthStatus.Name(d.health) for d in next(stream).devices}

@@ -15,7 +15,7 @@ from dra_driver.model.claims import ClaimRef
 from dra_driver.model.errors import BadConfig, CdiError, ControlTimeout
 from dra_driver.observe.metrics import PrometheusRecorder
 from dra_driver_api.kubelet import dra_pb2, dra_pb2_grpc
-from tests.grpc.helpers import Remembering, Service, claim, prepare, prepared, unprepare, wait_until
+from tests.grpc.helpers import Remembering, Service, claim, prepare, prepared, services, unprepare, wait_until
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def path(short_path: Path) -> Path:
 
 @pytest.fixture
 def server(path: Path, service: Service, recorder: Remembering) -> Iterator[DraServer]:
-    server = DraServer(path, service, recorder)
+    server = DraServer(path, services(service), recorder)
     server.start()
     yield server
     server.stop(0)
@@ -304,7 +304,7 @@ def test_call_in_flight_is_counted_until_it_ends(server: DraServer, service: Ser
 def test_metrics_after_calls(path: Path, service: Service) -> None:
     recorder = PrometheusRecorder("node-a")
     service.on["bad"] = BadConfig("no")
-    server = DraServer(path, service, recorder)
+    server = DraServer(path, services(service), recorder)
     server.start()
 
     prepare(path, claim("good"), claim("bad"))

@@ -11,7 +11,7 @@ from dra_driver.kubelet.healthcheck import HealthServer
 from dra_driver.kubelet.plugin import KubeletPlugin, WatchTimes
 from dra_driver.model.errors import SettingError
 from dra_driver.observe.readiness import Conditions
-from tests.grpc.helpers import Remembering, Service, register, wait_until
+from tests.grpc.helpers import Remembering, Service, register, services, wait_until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -28,7 +28,8 @@ def plugin(
 ) -> Iterator[KubeletPlugin]:
     (short_path / "reg").mkdir()
     times = WatchTimes(poll=0.02, longest_wait=0.05, unasked=0.2)
-    plugin = KubeletPlugin(short_path / "reg", short_path / "plugin", service, recorder, conditions, times=times)
+    offered = services(service)
+    plugin = KubeletPlugin(short_path / "reg", short_path / "plugin", offered, recorder, conditions, times=times)
     plugin.start()
     yield plugin
     plugin.stop(0)

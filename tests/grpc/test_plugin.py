@@ -10,16 +10,7 @@ import pytest
 from dra_driver.kubelet.plugin import KubeletPlugin, WatchTimes
 from dra_driver.model.errors import SettingError, StateError
 from dra_driver.observe.readiness import Conditions
-from tests.grpc.helpers import (
-    Remembering,
-    Service,
-    claim,
-    get_info,
-    prepare,
-    register,
-    unprepare,
-    wait_until,
-)
+from tests.grpc.helpers import Remembering, Service, claim, get_info, prepare, register, services, unprepare, wait_until
 
 TIMES = WatchTimes(poll=0.02, longest_wait=0.05, unasked=60)
 MakePlugin = Callable[..., KubeletPlugin]
@@ -45,7 +36,7 @@ def make_plugin(
 
     def make(pod_uid: str | None = None, times: WatchTimes = TIMES) -> KubeletPlugin:
         directory = short_path / "plugins" / "gpu.nvidia.com"
-        made.append(KubeletPlugin(registry, directory, service, recorder, conditions, pod_uid, times))
+        made.append(KubeletPlugin(registry, directory, services(service), recorder, conditions, pod_uid, times))
         return made[-1]
 
     yield make
@@ -91,7 +82,7 @@ def test_endpoint_is_absolute_when_the_directory_is_relative(
 ) -> None:
     monkeypatch.chdir(short_path)
 
-    plugin = KubeletPlugin(Path(registry.name), Path("plugins"), service, recorder, conditions)
+    plugin = KubeletPlugin(Path(registry.name), Path("plugins"), services(service), recorder, conditions)
 
     assert plugin.dra_socket == short_path / "plugins" / "dra.sock"
 
@@ -161,6 +152,21 @@ def test_sockets_of_killed_pods_are_removed_at_start(make_plugin: MakePlugin, re
 
     assert [path.name for path in registry.iterdir()] == ["gpu.nvidia.com-new-reg.sock"]
     assert [path.name for path in plugins.iterdir()] == ["dra-new.sock"]
+
+
+def test_sockets_of_a_driver_that_was_killed_while_it_started_are_removed(
+    make_plugin: MakePlugin, registry: Path
+) -> None:
+    plugin = make_plugin()
+    plugins = plugin.dra_socket.parent
+    plugins.mkdir(parents=True)
+    for folder in (registry, plugins):
+        _left_by_killed(folder / ".0a1b2c")
+
+    plugin.start()
+
+    assert [path.name for path in registry.iterdir()] == ["gpu.nvidia.com-reg.sock"]
+    assert [path.name for path in plugins.iterdir()] == ["dra.sock"]
 
 
 def test_what_is_served_or_not_ours_or_no_socket_stays_at_start(make_plugin: MakePlugin, registry: Path) -> None:

@@ -39,7 +39,7 @@ def test_get_info_names_type_driver_endpoint_and_versions(registrar: Registrar) 
         "DRAPlugin",
         "gpu.nvidia.com",
         "/var/lib/kubelet/plugins/gpu.nvidia.com/dra.sock",
-        ["v1.DRAPlugin"],
+        ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"],
     )
 
 

@@ -1,14 +1,17 @@
 import os
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from dra_driver.kubelet import sockets
 from dra_driver.kubelet.server import DraServer
-from dra_driver.kubelet.sockets import clear_stale
+from dra_driver.kubelet.sockets import clear_stale, sweep_stale
 from dra_driver.model.errors import SettingError, StateError
-from tests.grpc.helpers import Remembering, Service, claim, prepare
+from tests.grpc.helpers import Remembering, Service, claim, prepare, services
 
 
 def leave_stale_socket(path: Path) -> None:
@@ -20,7 +23,7 @@ def leave_stale_socket(path: Path) -> None:
 def test_stale_socket_is_replaced(short_path: Path, service: Service, recorder: Remembering) -> None:
     path = short_path / "dra.sock"
     leave_stale_socket(path)
-    server = DraServer(path, service, recorder)
+    server = DraServer(path, services(service), recorder)
 
     server.start()
     answers = prepare(path, claim("uid-1"))
@@ -29,11 +32,24 @@ def test_stale_socket_is_replaced(short_path: Path, service: Service, recorder: 
     assert answers["uid-1"].error == ""
 
 
+def test_hidden_socket_that_is_listened_on_a_moment_later_stays(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = short_path / ".0a1b2c"
+    with socket.socket(socket.AF_UNIX) as starting:
+        starting.bind(str(hidden))
+        monkeypatch.setattr(sockets, "time", SimpleNamespace(sleep=lambda _: starting.listen()))
+
+        sweep_stale(short_path, re.compile("other"))
+
+        assert hidden.is_socket()
+
+
 def test_second_instance_is_refused_and_the_first_goes_on(
     short_path: Path, service: Service, recorder: Remembering
 ) -> None:
     path = short_path / "dra.sock"
-    first, second = DraServer(path, service, recorder), DraServer(path, service, recorder)
+    first, second = DraServer(path, services(service), recorder), DraServer(path, services(service), recorder)
     first.start()
 
     with pytest.raises(StateError, match=f"another instance is serving {path}"):
@@ -82,14 +98,14 @@ def test_path_over_107_bytes_is_refused_naming_path_and_limit(
     path = tmp_path / ("é" * 60) / "dra.sock"
 
     with pytest.raises(SettingError, match="the limit is 107") as caught:
-        DraServer(path, service, recorder)
+        DraServer(path, services(service), recorder)
 
     assert str(path) in str(caught.value)
 
 
 def test_path_of_107_bytes_works(short_path: Path, service: Service, recorder: Remembering) -> None:
     path = short_path / ("d" * (107 - len(f"{short_path}//dra.sock"))) / "dra.sock"
-    server = DraServer(path, service, recorder)
+    server = DraServer(path, services(service), recorder)
 
     server.start()
     answers = prepare(path, claim("uid-1"))
@@ -101,7 +117,7 @@ def test_path_of_107_bytes_works(short_path: Path, service: Service, recorder: R
 
 def test_path_with_odd_characters_works(short_path: Path, service: Service, recorder: Remembering) -> None:
     path = short_path / "a b%20c#d?é" / "dra.sock"
-    server = DraServer(path, service, recorder)
+    server = DraServer(path, services(service), recorder)
 
     server.start()
     answers = prepare(path, claim("uid-1"))
@@ -114,7 +130,7 @@ def test_directory_that_cannot_be_made_is_an_error_that_names_it(
     short_path: Path, service: Service, recorder: Remembering
 ) -> None:
     (short_path / "file").touch()
-    server = DraServer(short_path / "file" / "gpu.nvidia.com" / "dra.sock", service, recorder)
+    server = DraServer(short_path / "file" / "gpu.nvidia.com" / "dra.sock", services(service), recorder)
 
     with pytest.raises(StateError, match=r"cannot make directory .*/file/gpu\.nvidia\.com"):
         server.start()
@@ -123,7 +139,7 @@ def test_directory_that_cannot_be_made_is_an_error_that_names_it(
 
 def test_stop_spares_the_socket_of_a_successor(short_path: Path, service: Service, recorder: Remembering) -> None:
     path = short_path / "dra.sock"
-    old, new = DraServer(path, service, recorder), DraServer(path, service, recorder)
+    old, new = DraServer(path, services(service), recorder), DraServer(path, services(service), recorder)
     old.start()
     path.unlink()
     new.start()

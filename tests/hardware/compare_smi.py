@@ -13,6 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hack.hardware.smi import SmiReport
+from hack.hardware.smi import parse as parse_smi
+
 TIMEOUT_S = 120
 ABSENT = "-"
 MIB = 1024**2
@@ -39,36 +42,6 @@ class Row(NamedTuple):
     def equal(self) -> bool:
         """Whether both say the same."""
         return self.smi == self.ours
-
-
-class SmiReport(NamedTuple):
-    """``nvidia-smi -q``: facts of the driver, and of each card by path (``MIG Mode/Current``)."""
-
-    head: Mapping[str, str]
-    cards: Sequence[Mapping[str, str]]
-
-
-def parse_smi(text: str) -> SmiReport:
-    """Read the indented ``name : value`` lines; a line without a value opens a section."""
-    head: dict[str, str] = {}
-    cards: list[dict[str, str]] = []
-    sections: list[tuple[int, str]] = []
-    for line in text.splitlines():
-        if line.startswith("GPU "):
-            cards.append({"": line.removeprefix("GPU ").strip()})
-            sections.clear()
-            continue
-        name, colon, value = line.partition(" :")
-        indent = len(name) - len(name.lstrip())
-        while sections and sections[-1][0] >= indent:
-            sections.pop()
-        if not colon:
-            if name.strip() and indent:
-                sections.append((indent, name.strip()))
-            continue
-        path = "/".join([*(section for _, section in sections), name.strip()])
-        (cards[-1] if cards else head).setdefault(path, value.strip())
-    return SmiReport(head, cards)
 
 
 def compare(smi: SmiReport, ours: Mapping[str, Any]) -> list[Row]:

@@ -53,6 +53,9 @@ kubeletPlugin:
 ALL_SETTINGS: dict[str, Any] = {
     "nvidiaDriverRoot": "/run/nvidia/driver",
     "nvidiaCDIHookPath": "/usr/bin/nvidia-cdi-hook",
+    "nvidiaCTKPath": "/usr/bin/nvidia-ctk",
+    "cdiEdits": "nvidia-ctk",
+    "cdiHooks": "nvidia-cdi-hook",
     "cdiRoot": "/var/cdi",
     "simulatedNode": "h200x8",
     "gpuControl": "observe",
@@ -138,6 +141,11 @@ def test_shares_that_are_off_need_no_gate(shares: str) -> None:
     assert helm.render({"consumableShares": shares})
 
 
+def test_files_of_the_toolkit_without_its_hooks_are_refused_and_both_settings_are_named() -> None:
+    with pytest.raises(helm.Refused, match=r"cdiEdits is nvidia-ctk, .* cdiHooks is none: set "):
+        helm.render({"cdiEdits": "nvidia-ctk", "cdiHooks": "none"})
+
+
 def test_kubernetes_before_1_34_is_refused() -> None:
     with pytest.raises(helm.Refused, match=r"requires kubeVersion: >=1\.34"):
         helm.render(kube_version="1.33.9")
@@ -179,6 +187,9 @@ def test_misspelt_value_is_refused_by_its_name(path: str) -> None:
         ("cdiRoot", "var/run/cdi"),
         ("kubeletPlugin.kubeletPluginsDirectoryPath", "plugins"),
         ("gpuControl", "read"),
+        ("cdiEdits", "toolkit"),
+        ("cdiHooks", "all"),
+        ("nvidiaCTKPath", "nvidia-ctk"),
         ("consumableShares", "0"),
         ("kubeletPlugin.updateStrategy.type", "Recreate"),
         ("kubeletPlugin.containers.gpus.healthcheckPort", 70000),
@@ -233,6 +244,7 @@ def test_driver_reads_what_the_values_say() -> None:
     assert {
         "driver_root": str(read.driver_root),
         "cdi_root": str(read.cdi_root),
+        "cdi": (read.cdi_edits.value, read.cdi_hooks.value, str(read.cdi_hook_path), str(read.ctk_path)),
         "simulated_node": read.simulated_node,
         "gpu_control": read.gpu_control.value,
         "shares": str(read.consumable_shares),
@@ -241,6 +253,7 @@ def test_driver_reads_what_the_values_say() -> None:
     } == {
         "driver_root": "/run/nvidia/driver",
         "cdi_root": "/var/cdi",
+        "cdi": ("nvidia-ctk", "nvidia-cdi-hook", "/usr/bin/nvidia-cdi-hook", "/usr/bin/nvidia-ctk"),
         "simulated_node": "h200x8",
         "gpu_control": "observe",
         "shares": "4",

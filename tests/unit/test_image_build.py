@@ -94,7 +94,7 @@ def test_package_that_is_left_out_goes_with_all_its_files_and_no_others(tmp_path
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    wheels._leave_out(tmp_path)
+    wheels.leave_out(tmp_path)
     left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert left == {"aiohttp_other/__init__.py", "kubernetes/client/__init__.py"}
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.cdi.tools import EditsSource, HookMode
 from dra_driver.hostfs import DriverRoots
 from dra_driver.model.errors import SettingError
 from dra_driver.settings import (
@@ -89,6 +90,9 @@ def test_no_flag_and_no_environment_name_is_used_twice():
         ("--container-driver-root", "DRIVER_ROOT_CTR_PATH"),
         ("--host-root", "HOST_ROOT"),
         ("--nvidia-cdi-hook-path", "NVIDIA_CDI_HOOK_PATH"),
+        ("--nvidia-ctk-path", "NVIDIA_CTK_PATH"),
+        ("--cdi-edits", "CDI_EDITS"),
+        ("--cdi-hooks", "CDI_HOOKS"),
         ("--image-name", "IMAGE_NAME"),
         ("--image-pull-secrets", "IMAGE_PULL_SECRETS"),
         ("--image-pull-policy", "IMAGE_PULL_POLICY"),
@@ -193,10 +197,35 @@ def test_node_names_that_kubernetes_refuses_are_refused(name):
         "--kubelet-plugins-directory-path",
         "--state-dir",
         "--nvidia-cdi-hook-path",
+        "--nvidia-ctk-path",
     ],
 )
 def test_a_relative_directory_is_refused(flag):
     assert f'invalid value for {flag}: "some/where" (must be an absolute path)' == error_of(flag, "some/where")
+
+
+@pytest.mark.parametrize(
+    ("flag", "values"),
+    [
+        ("--cdi-edits", "auto or nvidia-ctk or builtin"),
+        ("--cdi-hooks", "auto or nvidia-cdi-hook or none"),
+    ],
+)
+def test_unknown_way_to_hand_over_files_is_refused_with_the_ways_there_are(flag, values):
+    assert error_of(flag, "toolkit") == f'invalid value for {flag}: "toolkit" (must be {values})'
+
+
+def test_files_of_the_toolkit_without_its_hooks_are_refused():
+    message = error_of("--cdi-edits", "nvidia-ctk", environ=NODE | {"CDI_HOOKS": "none"})
+
+    assert message.startswith("--cdi-edits=nvidia-ctk needs hooks, which --cdi-hooks=none forbids: set ")
+
+
+def test_the_toolkit_is_used_where_it_is_unless_told_otherwise():
+    settings = read()
+
+    assert (settings.cdi_edits, settings.cdi_hooks) == (EditsSource.AUTO, HookMode.AUTO)
+    assert (settings.cdi_hook_path, settings.ctk_path) == (None, None)
 
 
 def test_the_error_names_the_environment_variable_that_the_value_came_from():
@@ -234,7 +263,13 @@ def test_http_endpoints_that_are_accepted(text, endpoint):
     assert read("--http-endpoint", text).http_endpoint == endpoint
 
 
-@pytest.mark.parametrize("text", ["8080", ":", ":x", ":65536", "::1:8080", ":-1", "http://a:80", "[::1]", "a:80/x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("8080", ":", ":x", ":65536", "::1:8080", ":-1", "http://a:80", "[::1]", "a:80/x"),
+        *("[127.0.0.1]:1", "[[::1]]:1", "a b:1", ":٣"),
+    ],
+)
 def test_http_endpoints_that_are_refused(text):
     assert "must be HOST:PORT" in error_of("--http-endpoint", text)
 

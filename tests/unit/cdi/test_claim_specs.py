@@ -118,6 +118,18 @@ def test_change_of_a_node_is_in_the_next_claims_file(tree: DriverTree, root: Pat
     assert "/dev/nvidia-modeset" in specs.plan(UID, [make_gpu(0)]).text
 
 
+def test_trouble_with_the_drivers_files_is_told_before_a_claim_meets_it(
+    specs: ClaimSpecs, tree: DriverTree, caplog: pytest.LogCaptureFixture
+) -> None:
+    tree.library("libcuda").unlink()
+
+    with caplog.at_level(logging.WARNING):
+        specs.look_ahead()
+
+    (record,) = caplog.records
+    assert record.message.startswith(f"containers cannot be given GPUs: libcuda.so.{VERSION} of the running driver not")
+
+
 def test_driver_version_is_asked_for_at_each_plan(tree: DriverTree, root: Path) -> None:
     versions = iter([VERSION, "590.10.01"])
     specs = ClaimSpecs(CdiDirectory(root), DriverFiles(tree.roots, placeholders=True), lambda: next(versions))

@@ -16,8 +16,10 @@ from dra_driver.cdi.claim_specs import ClaimSpecs
 from dra_driver.cdi.directory import CdiDirectory
 from dra_driver.cdi.driver_files import DriverFiles
 from dra_driver.cdi.spec import ClaimSpec, build_spec
+from dra_driver.cdi.tools import Tools
 from tests.builders import make_gpu, make_mig
 from tests.driver_tree import AL2023, LAYOUTS, VERSION, Layout, driver_tree
+from tests.unit.cdi import fake_tools
 from tests.unit.cdi.documents import UID, common_edits, gpu_edits
 
 SOURCES = Path(__file__).parents[3] / "hack/cdi_validate"
@@ -107,13 +109,40 @@ def test_runtime_gives_a_container_its_device_the_common_nodes_and_no_other(
 def test_runtime_sets_one_environment_for_several_devices(tmp_path: Path, load: Callable[..., Any]) -> None:
     spec = _write(tmp_path, _claim(tmp_path))
 
-    assert load(*spec.device_ids)["env"] == ["NVIDIA_CTK_LIBCUDA_DIR=/usr/lib64", "NVIDIA_VISIBLE_DEVICES=void"]
+    assert load(*spec.device_ids)["env"] == [
+        "TRITON_LIBCUDA_PATH=/usr/local/nvidia/lib64",
+        "NVIDIA_CTK_LIBCUDA_DIR=/usr/local/nvidia/lib64",
+        "NVIDIA_VISIBLE_DEVICES=void",
+    ]
 
 
 def test_runtime_mounts_what_the_spec_says(tmp_path: Path, load: Callable[..., Any]) -> None:
     spec = _write(tmp_path, _claim(tmp_path))
 
     assert load(*spec.device_ids)["mounts"] == {mount.container_path: mount.host_path for mount in spec.common.mounts}
+
+
+def test_runtime_calls_the_hooks_of_a_claim_once_for_several_devices(tmp_path: Path, load: Callable[..., Any]) -> None:
+    tree = driver_tree(tmp_path, AL2023, gpus=2)
+    fake_tools.hook(tmp_path / "image/nvidia-cdi-hook")
+    tools = Tools(shared=tmp_path / "plugins", own=(tmp_path / "image",))
+    files = DriverFiles(tree.roots, placeholders=True, tools=tools)
+    specs = ClaimSpecs(CdiDirectory(tmp_path / "cdi"), files, lambda: VERSION)
+    spec = _write(tmp_path, specs.plan(UID, [make_gpu(0), make_gpu(1)]))
+
+    called = load(*spec.device_ids)["createContainer"]
+
+    assert called == [[hook.path, *hook.args] for hook in spec.common.hooks]
+    assert [(path, name) for path, _, name, *_ in called] == [
+        (str(tmp_path / "plugins/nvidia-cdi-hook"), name)
+        for name in (
+            "create-symlinks",
+            "enable-cuda-compat",
+            "update-ldcache",
+            "disable-device-node-modification",
+            "update-application-profile",
+        )
+    ]
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o660], ids=["open node", "node of a group"])

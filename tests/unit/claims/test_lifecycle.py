@@ -7,6 +7,7 @@ import pytest
 from dra_driver.claims import lifecycle
 from dra_driver.model.devices import ComputeMode
 from dra_driver.model.errors import (
+    ApiError,
     ApiUnreachable,
     BadConfig,
     CdiError,
@@ -88,6 +89,36 @@ def test_prepare_again_works_with_the_api_server_down(node):
     first = node.lifecycle.prepare(claim)
     node.api.down = True
     assert node.lifecycle.prepare(claim) == first
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_prepare_again_works_when_the_token_ran_out(node, status):
+    claim = node.claim(1, [result()], LONG)
+    first = node.lifecycle.prepare(claim)
+    node.api.refusal = ApiError(f"GET the claim: HTTP {status}: no", status)
+    node.restart()
+    assert node.lifecycle.prepare(claim) == first
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_new_or_half_prepared_claim_with_a_token_that_ran_out_is_an_error_that_says_so(node, status):
+    half = node.claim(1, [result()], LONG)
+    node.control.fail_set_time_slice = lambda *_: ControlTimeout("no answer")
+    with pytest.raises(ControlTimeout):
+        node.prepare(half)
+    assert node.store.get(half.uid).state is ClaimState.STARTED
+    node.api.refusal = ApiError(f"GET the claim: HTTP {status}: no", status)
+    for claim in (half, claim_ref(2)):
+        with pytest.raises(ApiError, match=f"HTTP {status}"):
+            node.prepare(claim)
+
+
+def test_prepare_again_fails_when_the_api_server_refuses_the_read_for_another_reason(node):
+    claim = node.claim(1, [result()])
+    node.prepare(claim)
+    node.api.refusal = ApiError("GET the claim: HTTP 400: no", 400)
+    with pytest.raises(ApiError, match="HTTP 400"):
+        node.prepare(claim)
 
 
 def test_a_new_claim_with_the_api_server_down_is_an_error(node):

@@ -1,13 +1,15 @@
 """The state database: durable rows, damage noticed, beliefs under their epoch."""
 
+import shutil
 import sqlite3
+import stat
 import threading
 
 import pytest
 
 from dra_driver.claims.store import Store
 from dra_driver.model.devices import ComputeMode
-from dra_driver.model.errors import StateError
+from dra_driver.model.errors import StateDamaged, StateError
 from dra_driver.model.plan import Plan, PreparedDevice, SetComputeMode, SetTimeSlice
 from dra_driver.model.records import ClaimRecord, ClaimState
 from tests.builders import claim_ref, gpu_uuid
@@ -184,3 +186,116 @@ def test_a_full_disk_does_not_keep_a_claim_from_being_removed(store, path, monke
     monkeypatch.setattr(store, "_remove", full_until_the_reserve_is_spent)
     store.remove(claim_ref(1).uid)
     assert store.get(claim_ref(1).uid) is None
+
+
+# A file that is taken away while it is open.
+
+
+@pytest.mark.parametrize("gone", ["file", "directory"])
+def test_records_of_a_database_that_was_removed_are_put_back_for_the_next_start(tmp_path, gone):
+    path = tmp_path / "plugin" / "state.db"
+    path.parent.mkdir()
+    store = Store.open(path)
+    store.put(record(1))
+    if gone == "file":
+        for part in path.parent.glob("state.db*"):
+            part.unlink()
+    else:
+        shutil.rmtree(path.parent)
+    store.put(record(2, (1,)))
+
+    assert store.put_back()
+    store.close()
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    again = Store.open(path)
+    again.verify()
+    assert list(again.records()) == [record(1), record(2, (1,))]
+    again.close()
+    assert [part.name for part in path.parent.glob(".*")] == []
+
+
+def test_records_survive_the_removal_of_the_write_ahead_log(store, path):
+    store.put(record(1))
+    path.with_name("state.db-wal").unlink()
+    store.put(record(2, (1,)))
+
+    assert not store.put_back()
+    store.close()
+
+    again = Store.open(path)
+    assert list(again.records()) == [record(1), record(2, (1,))]
+    again.close()
+
+
+def test_database_that_another_instance_made_is_not_overwritten(store, path):
+    store.put(record(1))
+    for part in path.parent.glob("state.db*"):
+        part.unlink()
+    with_other = Store.open(path)
+
+    assert not store.put_back()
+
+    assert list(with_other.records()) == []
+    with_other.close()
+
+
+def test_database_that_is_in_place_is_left_alone(store, path):
+    before = path.stat()
+    assert not store.put_back()
+    assert path.stat() == before
+
+
+def test_database_whose_directory_cannot_be_made_again_is_an_error_naming_it(tmp_path):
+    path = tmp_path / "plugin" / "state.db"
+    path.parent.mkdir()
+    store = Store.open(path)
+    shutil.rmtree(path.parent)
+    path.parent.write_text("a file")
+    with pytest.raises(StateError, match=f"{path} was removed and cannot be put back"):
+        store.put_back()
+    store.close()
+
+
+# Damage while it is open.
+
+
+def test_altered_record_is_told_with_the_remedy(store, path):
+    store.put(record(1))
+    assert store.damage == ""
+    alter(path, "UPDATE claims SET name = 'other'")
+
+    with pytest.raises(StateDamaged, match="was altered") as caught:
+        store.get(claim_ref(1).uid)
+
+    assert store.damage.startswith(f"state database {path}: the record of claim {claim_ref(1).uid} was altered")
+    assert "restart this driver" in store.damage
+    assert "restart this driver" in caught.value.__notes__[0]
+
+
+def test_file_that_is_overwritten_is_damage_and_a_locked_one_is_not(path, monkeypatch):
+    monkeypatch.setattr("dra_driver.claims.store._BUSY_SECONDS", 0.01)
+    store = Store.open(path)
+    store.put(record(1))
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StateError, match="locked"):
+        store.put(record(2))
+    other.close()
+    assert store.damage == ""
+    store.close()
+
+    store = Store.open(path)
+    with path.open("r+b") as file:
+        file.write(b"\xff" * path.stat().st_size)
+    with pytest.raises(StateDamaged):
+        list(store.records())
+    assert str(path) in store.damage
+    store.close()
+
+
+def alter(path, statement):
+    database = sqlite3.connect(path)
+    with database:
+        database.execute(statement)
+    database.close()

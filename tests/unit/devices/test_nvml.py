@@ -17,7 +17,7 @@ from dra_driver.devices.elf import shared_object
 from dra_driver.devices.nvml import NvmlSource
 from dra_driver.devices.simulated import SimulatedNode
 from dra_driver.model.devices import Inventory
-from dra_driver.model.errors import ControlError, ControlTimeout, DriverNotReady
+from dra_driver.model.errors import ControlError, ControlTimeout, DriverAbsent, DriverNotReady
 from tests.fakes.nvml import FakeNvml
 
 
@@ -137,6 +137,54 @@ def test_gpu_that_was_reset_comes_back(tmp_path: Path) -> None:
     source.scan()
     del api.cards[1].fail["nvmlDeviceGetUUID"]
     assert len(source.scan().gpus) == 2
+
+
+def bind(tmp_path: Path, *addresses: str) -> None:
+    """Have the kernel say that its NVIDIA driver holds these cards."""
+    folder = tmp_path / "sys/bus/pci/drivers/nvidia"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "new_id").touch()
+    for address in addresses:
+        (folder / address).mkdir()
+
+
+def test_cards_that_come_after_the_start_are_seen_though_a_session_lists_only_the_cards_of_its_beginning(
+    tmp_path: Path,
+) -> None:
+    api = fake()
+    late, api.cards = api.cards, []
+    source = source_over(api, tmp_path)
+    assert source.scan().gpus == ()
+    assert api.sessions == 0
+    api.cards = late
+    assert len(source.scan().gpus) == 2
+
+
+def test_card_that_is_bound_to_the_driver_and_not_in_the_session_gets_a_new_session_at_ever_fewer_scans(
+    tmp_path: Path,
+) -> None:
+    api = fake()
+    source = source_over(api, tmp_path)
+    bind(tmp_path, *(card.gpu.pci_bus_id for card in api.cards))
+    source.scan()
+    source.scan()
+    assert api.calls["nvmlInitWithFlags"] == 1
+    bind(tmp_path, "0000:99:00.0")
+    for _ in range(12):
+        source.scan()
+    assert api.calls["nvmlInitWithFlags"] == 4
+
+
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED])
+def test_driver_that_is_not_there_is_told_from_one_that_does_not_answer(tmp_path: Path, code: int) -> None:
+    api = fake()
+    api.fail["nvmlInitWithFlags"] = code
+    with pytest.raises(DriverAbsent):
+        source_over(api, tmp_path).scan()
+    api.fail["nvmlInitWithFlags"] = pynvml.NVML_ERROR_UNKNOWN
+    with pytest.raises(DriverNotReady) as caught:
+        source_over(api, tmp_path).scan()
+    assert not isinstance(caught.value, DriverAbsent)
 
 
 def test_version_mismatch_says_to_restart(tmp_path: Path) -> None:
@@ -273,6 +321,27 @@ def test_mig_device_that_cannot_be_read_costs_only_itself(tmp_path: Path, caplog
     assert "profile with id 77" in caplog.text
 
 
+def test_profiles_of_a_card_are_asked_for_once_a_session(tmp_path: Path) -> None:
+    api = fake("a100x8-mig")
+    source = source_over(api, tmp_path)
+    first = source.scan()
+    asked = api.calls["nvmlDeviceGetGpuInstanceProfileInfo"]
+    assert source.scan() == first
+    assert api.calls["nvmlDeviceGetGpuInstanceProfileInfo"] == asked
+    api.sessions = 0
+    assert source.scan() == first
+    assert api.calls["nvmlDeviceGetGpuInstanceProfileInfo"] == 2 * asked
+
+
+def test_profile_that_could_not_be_read_at_first_is_found_by_a_later_scan(tmp_path: Path) -> None:
+    api = fake("a100x8-mig")
+    source = source_over(api, tmp_path)
+    api.cards[0].fail["nvmlDeviceGetGpuInstanceProfileInfo"] = pynvml.NVML_ERROR_UNKNOWN
+    assert len(source.scan().mig_devices) == 49
+    del api.cards[0].fail["nvmlDeviceGetGpuInstanceProfileInfo"]
+    assert len(source.scan().mig_devices) == 56
+
+
 def test_profile_is_named_by_its_memory_on_drivers_that_give_no_name(tmp_path: Path) -> None:
     api = fake("a100x8-mig")
     for card in api.cards:
@@ -371,3 +440,97 @@ def test_library_under_a_driver_root_is_spoken_to_through_pynvml(tmp_path: Path)
         "gpu-3 GPU-c0ffee00-0000-0000-0000-000000000001 0000:00:06.0 NVIDIA H200 None None",
         "EXCLUSIVE_PROCESS",
     ]
+
+
+@pytest.mark.parametrize(
+    ("code", "supported"),
+    [
+        pytest.param(None, True, id="a limit is set"),
+        pytest.param(pynvml.NVML_ERROR_NOT_FOUND, True, id="none is set"),
+        pytest.param(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, False, id="older driver"),
+        pytest.param(pynvml.NVML_ERROR_NOT_SUPPORTED, False, id="GPU without them"),
+    ],
+)
+def test_memory_limits_are_probed_by_reading_them(tmp_path: Path, code: int | None, supported: bool) -> None:
+    api = fake()
+    if code is not None:
+        api.fail["nvmlDeviceGetMemoryLimits_v1"] = code
+    source = source_over(api, tmp_path)
+
+    assert source.has_memory_limits(api.cards[0].gpu.uuid, Path("/sys/fs/cgroup")) is supported
+
+
+def test_memory_limits_that_cannot_be_probed_are_told_with_the_reason(tmp_path: Path) -> None:
+    api = fake()
+    api.fail["nvmlDeviceGetMemoryLimits_v1"] = pynvml.NVML_ERROR_OPERATING_SYSTEM
+    source = source_over(api, tmp_path)
+
+    with pytest.raises(ControlError, match="memory limits cannot be read: nvmlDeviceGetMemoryLimits_v1"):
+        source.has_memory_limits(api.cards[0].gpu.uuid, Path("/sys/fs/cgroup"))
+
+
+def test_bindings_that_do_not_know_memory_limits_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = fake()
+    monkeypatch.delattr(FakeNvml, "c_nvmlGetMemoryLimits_v1_t")
+
+    assert not source_over(api, tmp_path).has_memory_limits(api.cards[0].gpu.uuid, Path("/sys/fs/cgroup"))
+
+
+# A driver that is replaced.
+
+
+class Upgraded:
+    """A process that loaded a library which the kernel's driver does not fit any more."""
+
+    def __init__(self, directory: Path) -> None:
+        self.old, self.new = directory / "libmade-up.so.580.1", directory / "libmade-up.so.590.1"
+        for library in (self.old, self.new):
+            library.write_bytes(shared_object(library.name))
+        self.found: Path | None = self.old
+        self.api = fake()
+        self.source = NvmlSource(lambda: self.found, sysfs=directory, api=self.api)
+        self.source.scan()
+        self.api.fail["nvmlSystemGetDriverVersion"] = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+        self.api.fail["nvmlInitWithFlags"] = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+        with pytest.raises(DriverNotReady):
+            self.source.scan()
+
+
+def test_process_ends_once_the_library_of_the_new_driver_is_there(tmp_path: Path) -> None:
+    upgraded = Upgraded(tmp_path)
+    before = upgraded.source.outlived()
+
+    upgraded.found = upgraded.new
+
+    assert before == ""
+    assert f"{upgraded.old}, which is loaded here, does not fit" in upgraded.source.outlived()
+    assert f"{upgraded.new} is there" in upgraded.source.outlived()
+
+
+def test_process_waits_while_the_new_drivers_library_is_not_there(tmp_path: Path) -> None:
+    upgraded = Upgraded(tmp_path)
+
+    upgraded.found = None
+
+    assert upgraded.source.outlived() == ""
+
+
+def test_process_goes_on_when_its_own_driver_is_back(tmp_path: Path) -> None:
+    upgraded = Upgraded(tmp_path)
+    upgraded.api.fail.clear()
+    upgraded.source.scan()
+
+    upgraded.found = upgraded.new
+
+    assert upgraded.source.outlived() == ""
+
+
+def test_new_library_alone_ends_no_process(tmp_path: Path) -> None:
+    upgraded = Upgraded(tmp_path)
+    upgraded.api.fail = {"nvmlInitWithFlags": pynvml.NVML_ERROR_DRIVER_NOT_LOADED}
+    with pytest.raises(DriverNotReady):
+        upgraded.source.scan()
+
+    upgraded.found = upgraded.new
+
+    assert upgraded.source.outlived() == ""

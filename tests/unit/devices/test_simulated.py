@@ -207,6 +207,25 @@ def test_tool_works_in_a_tree_that_was_moved(tmp_path: Path) -> None:
     assert "NVIDIA L4" in smi(tmp_path / "there", "-L")
 
 
+def test_tool_does_not_know_a_gpu_that_is_gone(tmp_path: Path) -> None:
+    node = SimulatedNode.load("h200x2")
+    node.materialise(tmp_path)
+    first, second = (gpu.uuid for gpu in node.source().scan().gpus)
+    (tmp_path / "var/state" / first / "gone").touch()
+    assert smi(tmp_path, "-L") == f"GPU 1: NVIDIA H200 (UUID: {second})\n"
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        smi(tmp_path, "compute-policy", "-i", first, "--set-timeslice", "1")
+    assert caught.value.returncode == 6
+
+
+def test_tool_cannot_work_while_the_driver_is_not_loaded(tmp_path: Path) -> None:
+    SimulatedNode.load("l4x1").materialise(tmp_path)
+    (tmp_path / "var/state/not-loaded").touch()
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        smi(tmp_path, "-L")
+    assert caught.value.returncode == 9
+
+
 # What happens while the driver runs.
 
 
@@ -214,6 +233,69 @@ def test_gpu_that_goes_leaves_the_names_of_the_others() -> None:
     source = node_with("h200x8", changes=[{"afterScans": 1, "gpu": 0, "gone": True}]).source()
     assert "gpu-0" in source.scan().devices
     assert list(source.scan().devices) == [f"gpu-{n}" for n in range(1, 8)]
+
+
+def test_gpu_that_goes_and_comes_back_is_the_same() -> None:
+    changes = [{"afterScans": 1, "gpu": 0, "gone": True}, {"afterScans": 2, "gpu": 0, "gone": False}]
+    source = node_with(changes=changes).source()
+    before = source.scan()
+    assert list(source.scan().devices) == ["gpu-1"]
+    assert source.scan() == before
+
+
+def test_gpu_that_is_replaced_while_it_is_gone_comes_back_as_the_other() -> None:
+    changes = [
+        {"afterScans": 1, "gpu": 0, "gone": True},
+        {"afterScans": 2, "gpu": 0, "uuid": "GPU-new"},
+        {"afterScans": 3, "gpu": 0, "gone": False},
+    ]
+    source = node_with(changes=changes).source()
+    assert [len(source.scan().gpus) for _ in range(3)] == [2, 1, 1]
+    assert source.scan().gpus[0].uuid == "GPU-new"
+
+
+@pytest.mark.parametrize("changes", [[], [{"afterScans": 1, "gpu": 0, "gone": True}]], ids=["by-file", "by-scenario"])
+def test_gpu_that_is_gone_loses_its_settings(tmp_path: Path, changes: list[dict[str, Any]]) -> None:
+    node = node_with(changes=changes)
+    node.materialise(tmp_path)
+    source = node.source()
+    uuid = source.scan().gpus[0].uuid
+    state = tmp_path / "var/state" / uuid
+    smi(tmp_path, "compute-policy", "-i", uuid, "--set-timeslice", "3")
+    node.control().set_compute_mode(uuid, ComputeMode.PROHIBITED)
+    if not changes:
+        (state / "gone").touch()
+    assert list(source.scan().devices) == ["gpu-1"]
+    assert [(state / name).read_text() for name in ("time_slice", "compute_mode")] == ["0\n", "Default\n"]
+
+
+def test_card_can_be_gone_before_the_driver_starts(tmp_path: Path) -> None:
+    node = SimulatedNode.load("h200x2")
+    node.materialise(tmp_path)
+    (tmp_path / "var/state" / node.source().scan().gpus[0].uuid / "gone").touch()
+    second = SimulatedNode.load("h200x2")
+    second.materialise(tmp_path)
+    assert list(second.source().scan().devices) == ["gpu-1"]
+
+
+def test_layout_of_a_card_whose_mig_mode_is_off_is_what_it_has_when_it_is_turned_on(tmp_path: Path) -> None:
+    shipped = scenario.load("a100x8-mig")[1].gpus[0].model_dump(mode="json", by_alias=True, exclude_unset=True)
+    node = node_with("a100x8-mig", gpus=[{**shipped, "migEnabled": False}])
+    node.materialise(tmp_path)
+    source = node.source()
+    found = source.scan()
+    assert list(found.devices) == [f"gpu-{n}" for n in range(8)]
+    (tmp_path / "var/state" / found.devices["gpu-0"].uuid / "mig_mode").write_text("Enabled\n")
+    cut = [f"gpu-0-mig-1g5gb-19-{n}" for n in range(7)]
+    assert list(source.scan().devices) == [*(f"gpu-{n}" for n in range(1, 8)), *cut]
+    assert (tmp_path / "proc/driver/nvidia/capabilities/gpu0/mig/gi7/access").exists()
+
+
+def test_node_without_gpus_can_be_described(tmp_path: Path) -> None:
+    node = SimulatedNode("none", scenario.parse("driver: {version: '1.2'}\ngpus: []", "none"))
+    node.materialise(tmp_path)
+    assert node.source().scan().gpus == ()
+    assert node.source().on_bus() == ()
 
 
 def test_minors_can_be_swapped_while_running() -> None:

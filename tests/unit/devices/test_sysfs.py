@@ -57,3 +57,50 @@ def test_module_identity_has_the_driver_version(tmp_path: Path) -> None:
 
 def test_boot_id_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
     assert sysfs.boot_id(tmp_path) == "unknown"
+
+
+def pci(tmp_path: Path, address: str, vendor: str, kind: str, driver: str = "") -> None:
+    folder = tmp_path / "bus/pci/devices" / address
+    folder.mkdir(parents=True)
+    (folder / "vendor").write_text(f"{vendor}\n")
+    (folder / "class").write_text(f"{kind}\n")
+    if driver:
+        (folder / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
+
+
+def test_gpus_on_the_bus_are_those_of_nvidia_whoever_holds_them(tmp_path: Path) -> None:
+    pci(tmp_path, "0000:0a:00.0", "0x10de", "0x030200", "nvidia")
+    pci(tmp_path, "0000:09:00.0", "0x10de", "0x030000")
+    pci(tmp_path, "0000:0b:00.0", "0x10de", "0x030200", "nouveau")
+    pci(tmp_path, "0000:00:02.0", "0x8086", "0x030000", "i915")
+    assert sysfs.nvidia_gpus(tmp_path) == ("0000:09:00.0", "0000:0a:00.0", "0000:0b:00.0")
+
+
+def test_nvswitch_sound_and_network_functions_are_no_gpus(tmp_path: Path) -> None:
+    for number, kind in enumerate(("0x068000", "0x040300", "0x0c0330", "0x020700")):
+        pci(tmp_path, f"0000:0{number}:00.0", "0x10de", kind)
+    assert sysfs.nvidia_gpus(tmp_path) == ()
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "nvgrace-gpu-vfio-pci"])
+def test_gpu_that_is_a_virtual_machines_is_not_counted(tmp_path: Path, driver: str) -> None:
+    pci(tmp_path, "0000:0a:00.0", "0x10de", "0x030200", driver)
+    assert sysfs.nvidia_gpus(tmp_path) == ()
+
+
+def test_device_that_is_unplugged_meanwhile_is_not_counted(tmp_path: Path) -> None:
+    (tmp_path / "bus/pci/devices/0000:0a:00.0").mkdir(parents=True)
+    assert sysfs.nvidia_gpus(tmp_path) == ()
+
+
+def test_sysfs_that_is_not_mounted_is_no_machine_without_gpus(tmp_path: Path) -> None:
+    assert sysfs.nvidia_gpus(tmp_path) is None
+    (tmp_path / "bus").mkdir()
+    assert sysfs.nvidia_gpus(tmp_path) == ()
+
+
+def test_cards_of_the_nvidia_driver_are_told_from_its_other_files(tmp_path: Path) -> None:
+    for name in ("0000:0a:00.0", "10000:01:00.0", "bind", "module", "new_id"):
+        (tmp_path / "bus/pci/drivers/nvidia" / name).mkdir(parents=True)
+    assert sysfs.bound_to_nvidia(tmp_path) == {"0000:0a:00.0", "10000:01:00.0"}
+    assert sysfs.bound_to_nvidia(tmp_path / "nowhere") == frozenset()

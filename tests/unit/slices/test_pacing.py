@@ -1,6 +1,12 @@
 import pytest
 
-from dra_driver.slices.pacing import Backoff, Contest, Timing
+from dra_driver.model.errors import ApiError, ApiUnreachable
+from dra_driver.slices.pacing import Backoff, Contest, Retries, Timing
+
+DOWN = ApiUnreachable("connection refused")
+STARTING = ApiUnreachable("HTTP 503", 503)
+BUSY = ApiUnreachable("HTTP 429", 429)
+FORBIDDEN = ApiError("HTTP 403", 403)
 
 
 @pytest.mark.parametrize(("failures", "most"), [(0, 1.0), (1, 2.0), (3, 8.0), (50, 30.0)])
@@ -17,6 +23,34 @@ def test_backoff_starts_small_after_a_success() -> None:
         backoff.next()
     backoff.reset()
     assert backoff.next() <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("error", "most"),
+    [(DOWN, 8.0), (STARTING, 8.0), (BUSY, 30.0), (FORBIDDEN, 30.0), (ValueError("!"), 30.0)],
+    ids=["down", "starting", "busy", "refused", "own-fault"],
+)
+def test_api_server_that_is_away_is_asked_more_often_than_one_that_refuses(error: Exception, most: float) -> None:
+    retries = Retries(Timing(), 0.25)
+    for _ in range(20):
+        retries.after(error)
+    assert most / 2 <= retries.after(error) <= most
+
+
+def test_api_server_that_is_back_and_refuses_while_it_starts_up_is_soon_asked_again() -> None:
+    retries = Retries(Timing(), 0.25)
+    for _ in range(20):
+        retries.after(DOWN)
+    assert retries.after(FORBIDDEN) <= 0.25
+    assert retries.failures == 1
+
+
+def test_retries_start_small_after_a_success() -> None:
+    retries = Retries(Timing(), 0.25)
+    retries.after(DOWN)
+    retries.reset()
+    assert retries.failures == 0
+    assert retries.after(DOWN) <= 0.25
 
 
 def test_repairs_come_later_while_somebody_keeps_rewriting() -> None:

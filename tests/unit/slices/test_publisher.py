@@ -17,6 +17,7 @@ QUICK = Timing(
     debounce_s=0.01,
     retry_first_s=0.01,
     retry_most_s=0.02,
+    away_most_s=0.02,
     contested_most_s=0.02,
     hold_poll_s=0.01,
     watch_s=5.0,

@@ -1,0 +1,138 @@
+"""nvidia-cdi-hook: where it is, which hooks it has, and the copy of it that the host's runtime calls.
+
+Specs name the program by its host path. The one in this driver's image is copied into the plugin's directory, which has
+the same path on the host; one that the host has is called where it lies.
+"""
+
+import filecmp
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dra_driver.cdi.host_programs import HostProgram, ProgramFailed, Toolbox
+from dra_driver.cdi.spec import Hook
+from dra_driver.model.errors import CdiError
+
+log = logging.getLogger(__name__)
+
+NAME: Final = "nvidia-cdi-hook"
+SYMLINKS: Final = "create-symlinks"
+COMPAT: Final = "enable-cuda-compat"
+LDCACHE: Final = "update-ldcache"
+NODE_MODIFICATION: Final = "disable-device-node-modification"
+PROFILE: Final = "update-application-profile"
+HOOKS: Final = (SYMLINKS, COMPAT, LDCACHE, NODE_MODIFICATION, PROFILE)
+"""Those that we call, in the order of their calls."""
+
+NEEDED: Final = (SYMLINKS, LDCACHE)
+"""Without these no program in a container finds the libraries."""
+
+STAGE: Final = "createContainer"
+ENVIRONMENT: Final = ("NVIDIA_CTK_DEBUG=false",)
+PROBE_SECONDS: Final = 5.0
+
+_COMMAND = re.compile(r"^ {2,}([a-z][a-z0-9-]+)(?:, [a-z])?(?: {2,}|$)", re.MULTILINE)
+
+
+class NoHookProgram(Exception):
+    """There is no nvidia-cdi-hook that can be used; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookProgram:
+    """path: on the host, as specs name it. subcommands: the hooks that it has."""
+
+    path: str
+    subcommands: frozenset[str]
+
+    def hook(self, subcommand: str, arguments: Iterable[str]) -> Hook:
+        """A call of it, as NVIDIA's own tools write it."""
+        return Hook(stage=STAGE, path=self.path, args=(NAME, subcommand, *arguments), env=ENVIRONMENT)
+
+
+class HookFinder:
+    """Finds the program, copies it where need be, and asks it what it can do.
+
+    given: a host path that a person set. copies: the plugin's directory. own: where this driver's image may have it.
+    """
+
+    def __init__(self, toolbox: Toolbox, given: Path | None, copies: Path, own: tuple[Path, ...]) -> None:
+        self._toolbox = toolbox
+        self._given = given
+        self.copy = copies / NAME
+        self._own = own
+        self._told: set[str] = set()
+
+    @property
+    def watched(self) -> tuple[Path, ...]:
+        """What a result rests on, there or not."""
+        return (*self._own, *self._toolbox.candidates(NAME, self._given))
+
+    def find(self) -> HookProgram:
+        """Raises NoHookProgram; CdiError where the program that a person named cannot be used."""
+        if self._given is not None:
+            return self._find_given(self._given)
+        reasons = []
+        own = next((path for path in self._own if path.is_file()), None)
+        if own is not None:
+            try:
+                return self._asked(self._copied(own))
+            except (ProgramFailed, OSError) as error:
+                reasons.append(str(error))
+        for program in self._toolbox.programs(NAME):
+            try:
+                return self._asked(program)
+            except ProgramFailed as error:
+                reasons.append(str(error))
+        raise NoHookProgram("; ".join(reasons) or f"there is no {NAME} in {self._searched()}")
+
+    def _find_given(self, path: Path) -> HookProgram:
+        program = self._toolbox.at(path)
+        if program is None:
+            if self._toolbox.sees(path):
+                raise CdiError(f"--nvidia-cdi-hook-path (NVIDIA_CDI_HOOK_PATH): found {path}, there is no such program")
+            self._tell(
+                f"{path} cannot be seen from here: it is taken to have all hooks, as --nvidia-cdi-hook-path says"
+            )
+            return HookProgram(str(path), frozenset(HOOKS))
+        try:
+            return self._asked(program)
+        except ProgramFailed as error:
+            raise CdiError(f"--nvidia-cdi-hook-path (NVIDIA_CDI_HOOK_PATH): found {path}, {error}") from error
+
+    def _asked(self, program: HostProgram) -> HookProgram:
+        output = program.run(("--help",), PROBE_SECONDS).output
+        listed = frozenset(_COMMAND.findall(output.partition("COMMANDS:")[2]))
+        lacking = [name for name in HOOKS if name not in listed]
+        missing = [name for name in NEEDED if name not in listed]
+        if missing:
+            raise ProgramFailed(f"{program.host_path} has no hook {' and '.join(missing)}")
+        if lacking:
+            self._tell(f"{program.host_path} has no hook {', '.join(lacking)}: left out")
+        return HookProgram(str(program.host_path), listed)
+
+    def _copied(self, own: Path) -> HostProgram:
+        """Never written in place: a container that starts meanwhile may be running it. Raises OSError."""
+        if not (self.copy.is_file() and os.access(self.copy, os.X_OK) and filecmp.cmp(own, self.copy, False)):
+            self.copy.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            fresh = self.copy.with_name(f".{NAME}.{os.getpid()}")
+            shutil.copyfile(own, fresh)
+            fresh.chmod(0o755)
+            fresh.replace(self.copy)
+            log.info("%s copied to %s, for the container runtime to call", own, self.copy)
+        return HostProgram(self.copy, self.copy)
+
+    def _searched(self) -> str:
+        places = (*self._own, *self._toolbox.host_paths(NAME))
+        return ", ".join(dict.fromkeys(str(place.parent) for place in places))
+
+    def _tell(self, text: str) -> None:
+        """Once, however often containers are planned."""
+        if text not in self._told:
+            self._told.add(text)
+            log.warning("%s", text)

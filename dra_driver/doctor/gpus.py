@@ -1,0 +1,158 @@
+"""Checks of the GPUs themselves, by asking NVML: what it lists, persistence mode, memory limits."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from dra_driver.doctor.driver import Driver
+from dra_driver.doctor.findings import Finding, ok, problem, warning
+from dra_driver.model.devices import Gpu, Inventory
+from dra_driver.model.errors import ControlError, DriverNotReady
+
+LIMITS_IN_TOOLKIT: Final = (1, 20, 1)
+"""First version of the container toolkit whose hook sets memory limits."""
+
+_LIMITS_DRIVER: Final = "R615"
+_SHOWN: Final = 4
+
+
+class Probes(Protocol):
+    """What is asked of the running machine. Each call has a time limit."""
+
+    def inventory(self) -> Inventory:
+        """The GPUs as NVML lists them. Raises DriverNotReady."""
+
+    def has_memory_limits(self, gpu_uuid: str) -> bool:
+        """Whether driver and GPU know memory limits of cgroups. Raises ControlError, DriverNotReady."""
+
+    def version_text(self, program: Path) -> str:
+        """What a program prints for ``--version``, '' when it cannot be run."""
+
+
+def ask(driver: Driver, probes: Probes | None) -> tuple[Inventory | None, list[Finding]]:
+    """The inventory if NVML gives one, and what is to be said of that. probes: None when nothing can be asked.
+
+    NVML itself loads kernel modules and makes device nodes that are missing, so it is asked only when the driver runs.
+    """
+    if driver.has_no_gpu or driver.installed is None:
+        return None, []
+    if probes is None:
+        return None, [
+            warning(
+                "nvml",
+                "not asked, since this is not the running machine's root: NVML, persistence mode, memory limits and "
+                "versions of programs are unknown",
+                "run it on the node for these",
+            )
+        ]
+    if driver.kernel.driver_version() is None:
+        return None, [warning("nvml", "not asked, since the driver is not loaded", "see driver")]
+    try:
+        inventory = probes.inventory()
+    except DriverNotReady as error:
+        return None, [problem("nvml", str(error), "nvidia-smi on the host must work first; dmesg shows XIDs")]
+    return inventory, [_listed(inventory, driver)]
+
+
+def _listed(inventory: Inventory, driver: Driver) -> Finding:
+    products = Counter(gpu.product_name for gpu in inventory.gpus)
+    text = ", ".join(f"{count} x {name}" for name, count in sorted(products.items())) or "no GPU"
+    facts = {
+        "driverVersion": inventory.driver.driver_version,
+        "gpus": [gpu.uuid for gpu in inventory.gpus],
+        "devices": list(inventory.devices),
+    }
+    message = f"driver {inventory.driver.driver_version}, {text}"
+    if migs := len(inventory.mig_devices):
+        message += f", {migs} MIG devices"
+    missing = sorted(set(driver.gpus or ()) - {gpu.pci_bus_id for gpu in inventory.gpus})
+    if missing:
+        return problem(
+            "nvml",
+            f"{message}; not listed, though on the PCI bus: {_some(missing)}",
+            "see dmesg for XID 79 (fallen off the bus) or a failed start of the card; it may need a reset or a reboot",
+            **facts,
+        )
+    if not inventory.devices:
+        return warning(
+            "nvml",
+            f"{message}; every GPU is in MIG mode and has no MIG device, so nothing is on offer",
+            "make MIG devices (nvidia-smi mig -cgi ... -C), or switch MIG mode off",
+            **facts,
+        )
+    return ok("nvml", message, **facts)
+
+
+def check_persistence(inventory: Inventory) -> Iterator[Finding]:
+    """Persistence mode, which keeps a card's settings while nobody has it open."""
+    if not inventory.gpus:
+        return
+    facts = {"persistence": {gpu.uuid: gpu.persistence for gpu in inventory.gpus}}
+    off = [gpu.uuid for gpu in inventory.gpus if gpu.persistence is False]
+    unknown = [gpu.uuid for gpu in inventory.gpus if gpu.persistence is None]
+    if off:
+        yield warning(
+            "persistence",
+            f"off for {_some(off)}: such a card forgets compute mode and time slice when its last user closes it, so "
+            "what a claim has set is lost if this driver restarts before the pod's first CUDA call; whoever is first "
+            "waits for its start",
+            "run nvidia-persistenced on the host, or nvidia-smi -pm 1",
+            **facts,
+        )
+    elif unknown:
+        yield warning("persistence", f"not told for {_some(unknown)}", "see Persistence Mode in nvidia-smi -q", **facts)
+    else:
+        yield ok("persistence", "on: cards keep compute mode and time slice while nobody uses them", **facts)
+
+
+def check_memory_limits(
+    gpus: Sequence[Gpu], probes: Probes, cgroup_version: int | None, hook_version: tuple[int, ...] | None
+) -> Iterator[Finding]:
+    """Whether memory limits for pods that share a GPU can be enforced. hook_version: of nvidia-cdi-hook, if known."""
+    whole = [gpu for gpu in gpus if not gpu.mig_enabled]
+    if not whole:
+        return
+    without: list[str] = []
+    for gpu in whole:
+        try:
+            if not probes.has_memory_limits(gpu.uuid):
+                without.append(gpu.uuid)
+        except (ControlError, DriverNotReady) as error:
+            yield warning("memory-limits", f"cannot be probed: {error}", "run as root on the node", supported=None)
+            return
+    reasons, remedies = [], []
+    if without:
+        reasons.append(f"driver or GPU does not know them ({_some(without)})")
+        remedies.append(f"a driver of branch {_LIMITS_DRIVER} or later has them")
+    if cgroup_version == 1:
+        reasons.append("cgroups are of version 1")
+        remedies.append("boot the node with the unified cgroup hierarchy")
+    if hook_version is not None and hook_version < LIMITS_IN_TOOLKIT:
+        reasons.append(f"nvidia-cdi-hook {_dotted(hook_version)} cannot set them")
+        remedies.append(f"container toolkit {_dotted(LIMITS_IN_TOOLKIT)} or later can")
+    if reasons:
+        yield warning(
+            "memory-limits",
+            f"none: {'; '.join(reasons)}. Pods that share a GPU are not kept from each other's memory",
+            f"{'; '.join(remedies)}. Until then use MIG where pods must not take each other's memory",
+            supported=False,
+        )
+    else:
+        yield ok("memory-limits", "driver and GPUs know memory limits of cgroups", supported=True)
+
+
+def version_in(text: str) -> tuple[int, ...] | None:
+    """The first version number in what a program prints."""
+    found = re.search(r"\bv?(\d+)\.(\d+)\.(\d+)", text)
+    return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
