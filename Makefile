@@ -11,7 +11,7 @@ NODES ?= 1
 GPUS ?= h200x2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chart check fix stubs bench cluster cluster-down cluster-build e2e clean
+.PHONY: help demo test chart toolkit check fix stubs bench cluster cluster-down cluster-build e2e clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-13s %s\n", $$1, $$2}'
@@ -31,6 +31,10 @@ test: $(STAMP) ## Run the tests
 chart: $(STAMP) ## Test the Helm chart; Helm is built once, with Go
 	$(BIN)/python -m hack.cluster tool helm
 	$(BIN)/python -m pytest -n $(WORKERS) -m chart tests/unit
+
+toolkit: $(STAMP) ## Test against NVIDIA's container toolkit, which is built once, with Go and a C compiler; as root
+	$(BIN)/python -m hack.cluster tool nvidia
+	$(BIN)/python -m pytest -n $(WORKERS) -m toolkit tests/unit
 
 check: $(STAMP) ## Lint, format check, types, import contract
 	$(BIN)/ruff check .

@@ -41,11 +41,18 @@ class Cluster:
     """A cluster below a directory. ``with Cluster(...) as cluster`` starts it and removes it again."""
 
     def __init__(
-        self, directory: Path = DIRECTORY, plan: Plan | None = None, say: Callable[[str], None] | None = None
+        self,
+        directory: Path = DIRECTORY,
+        plan: Plan | None = None,
+        say: Callable[[str], None] | None = None,
+        programs: Path | None = None,
     ) -> None:
-        """say: is told what takes long. Nothing is started yet."""
+        """say: is told what takes long. programs: a folder with those of this version, on a machine that cannot build
+        them and has the packages that they need. Nothing is started yet.
+        """
         self.directory = directory.absolute()
         self.plan = plan or Plan()
+        self._given = programs
         self.files = Files(self.directory)
         self._say = say or (lambda text: None)
         self._state: dict[str, Any] = {}
@@ -70,8 +77,7 @@ class Cluster:
         Raises ClusterError; what was started by then is kept for a look at its logs until ``down`` or the next ``up``.
         """
         self._check()
-        packages.ensure(self._say)
-        programs = build.ensure(self.plan.kubernetes, self._say)
+        programs = self._given or self._build()
         cleanup.remove(self.directory)
         for name in ("nodes", "control_plane", "api"):
             # Of an earlier start of this very object.
@@ -276,6 +282,10 @@ class Cluster:
         """Pods are refused until their namespace has its service account."""
         path = "/api/v1/namespaces/default/serviceaccounts/default"
         self.wait_for(lambda: self.api.find(path) is not None, "service account default", _READY_S)
+
+    def _build(self) -> Path:
+        packages.ensure(self._say)
+        return build.ensure(self.plan.kubernetes, self._say)
 
     def _check(self) -> None:
         self.plan.check()

@@ -29,10 +29,6 @@ _STOP_S: Final = 30.0
 _PUBLISH_S: Final = 60.0
 _REGISTER_S: Final = 30.0
 _SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
-_REGISTERED: Final = re.compile(
-    rf'^plugin_manager_total_plugins{{[^}}]*{re.escape(objects.DRIVER)}[^}}]*"actual_state_of_world"}} [1-9]',
-    re.MULTILINE,
-)
 _CONFLICT: Final = 409
 _NOT_FOUND: Final = 404
 
@@ -106,9 +102,10 @@ class Driver:
             time.sleep(5 * LOOK_S)
 
 
-def is_registered(metrics: str) -> bool:
-    """Whether a kubelet's metrics count a socket of the driver among the plugins that it has registered."""
-    return _REGISTERED.search(metrics) is not None
+def is_registered(metrics: str, name: str = objects.DRIVER) -> bool:
+    """Whether a kubelet's metrics count a socket of a driver among the plugins that it has registered."""
+    line = rf'^plugin_manager_total_plugins{{[^}}]*{re.escape(name)}[^}}]*"actual_state_of_world"}} [1-9]'
+    return re.search(line, metrics, re.MULTILINE) is not None
 
 
 def is_whole(slices: Sequence[Json]) -> bool:
@@ -138,22 +135,22 @@ def environment() -> dict[str, str]:
 
 
 def write_kubeconfig(api: Api, files: Files, node: Node) -> Path:
-    """Service account, rights, a token for a week, and the kubeconfig with it. Raises ApiRefused."""
+    """Service account, rights, a token of the node's for a week, and the kubeconfig with it. Raises ApiRefused."""
     api.apply_all(objects.driver())
     account = f"/api/v1/namespaces/{objects.DRIVER_NAMESPACE}/serviceaccounts/{objects.DRIVER_ACCOUNT}"
-    answer = _patiently(api, f"{account}/token")
+    answer = _patiently(api, f"{account}/token", objects.token_request(_TOKEN_S, node.name))
     authority = (files.pki / "ca.crt").read_text(encoding="ascii")
     document = kubeconfigs.with_token(api.server, authority, objects.DRIVER_ACCOUNT, answer["status"]["token"])
     return kubeconfigs.keep(node.machine.directory / "driver.kubeconfig", document)
 
 
-def _patiently(api: Api, path: str) -> Json:
+def _patiently(api: Api, path: str, body: Json) -> Json:
     """The API server's own cache may not know the account yet."""
     for _ in range(20):
         try:
-            return api.request("POST", path, objects.token_request(_TOKEN_S))
+            return api.request("POST", path, body)
         except ApiRefused as refused:
             if refused.status not in (_NOT_FOUND, _CONFLICT):
                 raise
         time.sleep(5 * LOOK_S)
-    return api.request("POST", path, objects.token_request(_TOKEN_S))
+    return api.request("POST", path, body)

@@ -50,9 +50,9 @@ def driver() -> list[Json]:
     ]
 
 
-def token_request(seconds: int) -> Json:
-    """Body for the ``token`` subresource of a service account."""
-    spec = {"expirationSeconds": seconds}
+def token_request(seconds: int, node: str) -> Json:
+    """Body for the ``token`` subresource of a service account. The token names the node, as those of pods do."""
+    spec = {"expirationSeconds": seconds, "boundObjectRef": {"apiVersion": "v1", "kind": "Node", "name": node}}
     return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
 
 

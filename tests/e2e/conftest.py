@@ -1,46 +1,38 @@
 """One real cluster for the whole session; a namespace of its own and a look for left-overs for each test."""
 
 import itertools
-import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from hack.cluster import versions
 from hack.cluster.cluster import Cluster
 from hack.cluster.node import Node
-from hack.cluster.plan import Plan
 from hack.image import gpu_report, oci, platforms
-from tests.e2e import evidence, manifests
+from tests.e2e import clusters, evidence
 from tests.e2e.host_driver import HostDriver
 from tests.e2e.node_view import NodeView
 from tests.e2e.waiting import until
 from tests.e2e.world import World
 
-VERSION: Final = os.environ.get("K8S_VERSION") or versions.KUBERNETES[0]
-DIRECTORY: Final = Path(os.environ.get("E2E_DIRECTORY") or f"/tmp/dra-e2e-{VERSION}")
-_CLUSTER: Final = pytest.StashKey[Cluster]()
 _numbers: Final = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def cluster(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster of one node, without a driver. What an earlier session has left is removed first."""
-    made = Cluster(DIRECTORY, Plan(kubernetes=VERSION))
-    pytestconfig.stash[_CLUSTER] = made
-    try:
-        made.up()
-        archive = tmp_path_factory.mktemp("images") / "gpu-report.tar"
-        image, _ = gpu_report.image(gpu_report.NAME, platforms.native())
-        oci.write(image, archive)
-        made.import_images(archive)
-        made.api.apply_all(manifests.KUBELET_RIGHTS)
+def report_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Archive of the image that tells what a container was given."""
+    archive = tmp_path_factory.mktemp("images") / "gpu-report.tar"
+    image, _ = gpu_report.image(gpu_report.NAME, platforms.native())
+    oci.write(image, archive)
+    return archive
+
+
+@pytest.fixture(scope="session")
+def cluster(report_image: Path) -> Iterator[Cluster]:
+    """A cluster of one node, without a driver."""
+    with clusters.running(clusters.DIRECTORY, 1, report_image) as made:
         yield made
-    finally:
-        if os.environ.get("E2E_KEEP") != "1":
-            made.down()
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +83,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failure says where everything is that was logged."""
     report = yield
-    made = item.config.stash.get(_CLUSTER, None)
-    if report.failed and made is not None and made.logs.is_dir():
-        report.sections.append(("logs of all components", str(evidence.keep(made, f"{item.name}-{report.when}"))))
+    for made in clusters.STARTED if report.failed else ():
+        if made.logs.is_dir():
+            report.sections.append(("logs of all components", str(evidence.keep(made, f"{item.name}-{report.when}"))))
     return report

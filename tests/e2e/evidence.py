@@ -20,8 +20,9 @@ _OBJECTS: Final = {
 
 
 def keep(cluster: Cluster, test: str) -> Path:
-    """Copy all there is now into a folder of this test, and return it."""
-    folder = FOLDER / cluster.plan.kubernetes / "".join(c if c.isalnum() or c in "-_" else "-" for c in test)
+    """Copy all there is now into a folder of this test and cluster, and return it."""
+    name = "".join(c if c.isalnum() or c in "-_" else "-" for c in test)
+    folder = FOLDER / cluster.plan.kubernetes / name / cluster.directory.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     _copy(cluster.logs, folder)

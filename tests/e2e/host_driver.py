@@ -2,7 +2,7 @@
 
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,10 +27,18 @@ class HostDriver:
         self.view = NodeView(node)
         self._driver: Driver | None = None
 
-    def ensure(self, scenario: str | Path = SCENARIO, gates: Mapping[str, bool] = GATES) -> Driver:
-        """The driver with this scenario and these gates, ready."""
+    @property
+    def current(self) -> Driver:
+        """The driver of the last ``ensure``."""
+        assert self._driver is not None
+        return self._driver
+
+    def ensure(
+        self, scenario: str | Path = SCENARIO, gates: Mapping[str, bool] = GATES, flags: Sequence[str] = ()
+    ) -> Driver:
+        """The driver with this scenario, these gates and further flags, ready."""
         endpoint = f"--http-endpoint={self._node.address}:{_PORT}"
-        wanted = self._cluster.driver(self._node, endpoint, gates=gates, scenario=str(scenario))
+        wanted = self._cluster.driver(self._node, endpoint, *flags, gates=gates, scenario=str(scenario))
         if self._driver is not None and self._driver.running and self._driver.argv == wanted.argv:
             self.wait_ready()
             return self._driver
@@ -56,10 +64,16 @@ class HostDriver:
         """Wait until it has devices, is registered with the kubelet and has published its slices."""
         until(self._ready, f"the driver to be ready; its log: {self._node.machine.log('driver')}")
 
+    def page(self, path: str) -> str:
+        """What its HTTP endpoint answers. Raises OSError, HTTPError among them."""
+        with urllib.request.urlopen(f"http://{self._node.address}:{_PORT}{path}", timeout=5) as answer:
+            content: bytes = answer.read()
+        return content.decode("utf-8")
+
     def _ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://{self._node.address}:{_PORT}/readyz", timeout=5) as answer:
-                return bool(answer.status == 200)
+            self.page("/readyz")
         except urllib.error.HTTPError as refused:
             refused.close()
             return False
+        return True

@@ -11,8 +11,8 @@ from tests.e2e.world import World, runs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-STORM: Final = 60
-CROWD: Final = 40
+STORM: Final = 100
+CROWD: Final = 50
 LONG_S: Final = 240.0
 
 
@@ -45,6 +45,20 @@ def test_claim_deleted_under_a_running_pod_stays_until_the_pod_goes(world: World
     assert driver.view.rows()
     world.delete("Pod", "a")
     world.wait_gone("ResourceClaim", "one")
+
+
+def test_pod_whose_claim_was_torn_out_by_force_gives_its_gpu_back(world: World, driver: HostDriver) -> None:
+    world.apply(claim("one", config=[time_slicing("Long")]), pod("a", gpu=named("one")))
+    world.wait_running("a")
+    uid = world.get("ResourceClaim", "one")["metadata"]["uid"]
+    unprotected = b'{"metadata": {"finalizers": null}}'
+    world.cluster.api.raw("PATCH", world.path("ResourceClaim", "one"), unprotected, "application/merge-patch+json")
+    world.delete("ResourceClaim", "one")
+    assert list(driver.view.rows()) == [uid]
+    world.delete("Pod", "a")
+    until(lambda: not driver.view.left_behind(), lambda: f"a clean node: {driver.view.left_behind()}")
+    world.apply(claim("one"), pod("b", gpu=named("one")))
+    world.wait_running("b")
 
 
 def test_claim_and_pods_deleted_while_the_pods_start_leave_nothing(world: World, driver: HostDriver) -> None:

@@ -4,10 +4,12 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import pytest
 
+from dra_driver.claims.store import STATE_FILE
 from hack.cluster.cluster import Cluster
 from hack.cluster.node import Node
 from tests.e2e.host_driver import HostDriver
@@ -17,7 +19,8 @@ from tests.e2e.world import World, container_ids
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-DOWN_S: Final = 15.0
+DOWN_S: Final = 60.0
+"""So long that the node's lease runs out, and that whoever waits longer after each failure waits for long."""
 
 Event = Callable[[Cluster, HostDriver], None]
 
@@ -43,11 +46,6 @@ def containerd_restarted(cluster: Cluster, driver: HostDriver) -> None:
     cluster.nodes[0].restart_containerd()
 
 
-def api_server_away(cluster: Cluster, driver: HostDriver) -> None:
-    with no_api_server(cluster):
-        time.sleep(DOWN_S)
-
-
 @contextmanager
 def no_api_server(cluster: Cluster) -> Iterator[None]:
     """The API server is down. After it, the controllers are started anew too."""
@@ -63,14 +61,7 @@ def no_api_server(cluster: Cluster) -> Iterator[None]:
         cluster.control_plane.start_controllers()
 
 
-EVENTS: Final = (
-    driver_restarted,
-    driver_killed,
-    kubelet_restarted,
-    kubelet_killed,
-    containerd_restarted,
-    api_server_away,
-)
+EVENTS: Final = (driver_restarted, driver_killed, kubelet_restarted, kubelet_killed, containerd_restarted)
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__.replace("_", "-"))
@@ -112,31 +103,77 @@ def test_pod_deleted_while_the_driver_is_down_goes_when_it_is_back(world: World,
     world.wait_gone("Pod", "a")
 
 
-def test_pod_deleted_while_the_api_server_is_down_leaves_nothing(
-    world: World, cluster: Cluster, driver: HostDriver
-) -> None:
-    world.apply(claim("one", config=[time_slicing("Medium")]), pod("a", gpu=named("one")))
-    world.wait_running("a")
-    world.delete("Pod", "a", wait=False)
-    api_server_away(cluster, driver)
-    world.wait_gone("Pod", "a")
-    until(lambda: not driver.view.left_behind(), "the claim to be given back")
-
-
-def test_driver_that_starts_while_the_api_server_is_down_serves_once_it_is_back(
-    world: World, cluster: Cluster, driver: HostDriver
-) -> None:
-    world.apply(claim("one"), pod("a", gpu=named("one")))
-    before = world.wait_running("a")
-    running = driver.ensure()
+def test_minute_without_the_api_server_costs_no_pod(world: World, cluster: Cluster, driver: HostDriver) -> None:
+    starting = ["starting-0", "starting-1"]
+    world.apply(claim("shared", config=[time_slicing("Long")]), template("single", config=[time_slicing("Short")]))
+    world.apply(pod("old", gpu=named("shared")))
+    before = world.wait_running("old")
+    world.apply(*(pod(name, gpu=from_template("single")) for name in starting))
+    until(lambda: all("nodeName" in each["spec"] for each in world.all("Pod")), "the pods to be placed")
     with no_api_server(cluster):
-        running.restart()
         time.sleep(DOWN_S)
-        assert running.running
+    world.apply(pod("sharing", gpu=named("shared")), pod("own", gpu=from_template("single")))
+    world.wait_running("sharing", "own", *starting)
+    assert world.report("sharing") == world.report("old")
+    assert len({tuple(world.report(name).cards) for name in ("old", "own", *starting)}) == 4
+    assert container_ids(world.wait_running("old")) == container_ids(before)
+    assert sorted(driver.view.time_slices().values()) == ["1", "1", "1", "3"]
+
+
+def test_driver_that_starts_without_the_api_server_gives_back_what_ends_and_serves_once_it_is_back(
+    world: World, cluster: Cluster, driver: HostDriver
+) -> None:
+    slow = pod("ending", gpu=named("sliced"))
+    slow["spec"]["terminationGracePeriodSeconds"] = 60
+    slow["spec"]["containers"][0]["lifecycle"] = {"preStop": {"sleep": {"seconds": 15}}}
+    world.apply(claim("one"), claim("sliced", config=[time_slicing("Medium")]), pod("a", gpu=named("one")), slow)
+    before = world.wait_running("a", "ending")
+    kept = world.get("ResourceClaim", "one")["metadata"]["uid"]
+    world.delete("Pod", "ending", wait=False)
+    world.wait_event("Killing", "ending")
+    with no_api_server(cluster):
+        driver.current.restart()
+        assert len(driver.view.rows()) == 2
+        until(lambda: list(driver.view.rows()) == [kept], "the claim to be given back")
+        assert set(driver.view.time_slices().values()) == {"0"}
+        assert driver.current.running
     driver.wait_ready()
+    world.wait_gone("Pod", "ending")
     world.apply(pod("b", gpu=named("one")))
     world.wait_running("b")
+    assert container_ids(world.wait_running("a"))[0] in container_ids(before)
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a database" * 1000], ids=["empty", "garbage"])
+def test_damaged_state_is_told_as_an_event_and_costs_no_running_pod(
+    world: World, cluster: Cluster, driver: HostDriver, damage: bytes
+) -> None:
+    world.apply(claim("shared", config=[time_slicing("Long")]), pod("a", gpu=named("shared")))
+    before = world.wait_running("a")
+    known = driver.view.rows()
+    running = driver.ensure()
+    running.kill()
+    state = driver.view.folder / STATE_FILE
+    for part in state.parent.glob(f"{STATE_FILE}*"):
+        part.unlink()
+    state.write_bytes(damage)
+    driver.resume()
+    until(lambda: aside(cluster, state), "a warning that names the file")
+    assert driver.view.rows() == known
+    world.apply(pod("b", gpu=named("shared")))
+    world.wait_running("b")
+    assert world.report("a") == world.report("b")
     assert container_ids(world.wait_running("a")) == container_ids(before)
+    world.delete("Pod", "a", "b")
+    until(lambda: not driver.view.left_behind(), lambda: f"a clean node: {driver.view.left_behind()}")
+
+
+def aside(cluster: Cluster, state: Path) -> bool:
+    """Whether an event about the node names the damaged file that was set aside, of those that are there."""
+    events = cluster.api.get("/api/v1/namespaces/default/events", fieldSelector="reason=StateDatabaseDamaged")["items"]
+    about_node = " ".join(each["message"] for each in events if each["involvedObject"]["kind"] == "Node")
+    found = [path.name for path in state.parent.glob(f"{STATE_FILE}.damaged-*")]
+    return bool(found) and all(name in about_node for name in found if not name.endswith(("-wal", "-shm")))
 
 
 def test_pods_come_back_with_their_gpu_after_the_node_was_rebooted(

@@ -7,6 +7,7 @@ import pytest
 
 from dra_driver_api.names import DRIVER_NAME
 from hack.cluster import versions
+from tests.e2e.clusters import VERSION
 from tests.e2e.host_driver import HostDriver
 from tests.e2e.manifests import CLASS, Json, claim, named, pod, request, selectors, time_slicing
 from tests.e2e.world import World
@@ -85,9 +86,11 @@ def test_gpus_that_must_match_are_on_one_numa_node(world: World, eight_gpus: dic
     assert set(world.report("b").cards) == {f"/dev/nvidia{device.removeprefix('gpu-')}" for device in found}
 
 
+@pytest.mark.skipif(
+    versions.minor(VERSION) < DISTINCT_SINCE,
+    reason=f"distinctAttribute is alpha in Kubernetes {VERSION}, whose scheduler puts both GPUs on one NUMA node",
+)
 def test_gpus_that_must_differ_are_on_two_numa_nodes(world: World, eight_gpus: dict[str, Json]) -> None:
-    if versions.minor(world.cluster.plan.kubernetes) < DISTINCT_SINCE:
-        pytest.skip("distinctAttribute is alpha in Kubernetes 1.34, whose scheduler puts both GPUs on one NUMA node")
     apart = [{"requests": ["gpus"], "distinctAttribute": NUMA_NODE}]
     world.apply(claim("far", request("gpus", count=2), constraints=apart), pod("a", gpus=named("far")))
     world.wait_running("a")

@@ -96,11 +96,3 @@ def test_pod_that_waits_for_gpus_which_come_late_runs_when_they_are_there(
     driver.ensure(scenario=scenario(tmp_path / "late.yaml", 2, failures=late))
     world.wait_running("a")
     assert world.report("a").cards
-
-
-def test_gpu_that_vanishes_is_offered_no_more_until_it_is_back(driver: HostDriver, tmp_path: Path) -> None:
-    gone = [{"afterScans": 1, "gpu": 0, "gone": True}]
-    running = driver.ensure(scenario=scenario(tmp_path / "shaky.yaml", 2, changes=gone))
-    until(lambda: devices(running) == ["gpu-1"], "the GPU to be withdrawn")
-    running = driver.ensure(scenario=scenario(tmp_path / "whole.yaml", 2))
-    until(lambda: devices(running) == ["gpu-0", "gpu-1"], "the GPU to be offered again")

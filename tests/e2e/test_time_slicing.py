@@ -1,9 +1,12 @@
 """Time slices: the gate, with what a user reads when it is off, and what reaches the GPU's tool."""
 
+from collections.abc import Iterator
+
 import pytest
 
+from dra_driver_api.names import DRIVER_NAME
 from tests.e2e.host_driver import GATES, HostDriver
-from tests.e2e.manifests import claim, named, pod, time_slicing
+from tests.e2e.manifests import RESOURCE, claim, named, pod, request, selectors, time_slicing
 from tests.e2e.waiting import until
 from tests.e2e.world import World
 
@@ -68,3 +71,51 @@ def test_unknown_interval_is_refused_with_those_that_exist(world: World) -> None
     message = world.wait_event("FailedPrepareDynamicResources", "a")
     assert "Forever" in message
     assert all(word in message for word in ("Default", "Short", "Medium", "Long"))
+
+
+def test_slice_stays_while_a_monitor_comes_and_goes_and_ends_with_the_pod_that_asked(
+    world: World, driver: HostDriver
+) -> None:
+    world.open(**{"resource.kubernetes.io/admin-access": "true"})
+    look = request("gpus", allocationMode="All", adminAccess=True)
+    world.apply(claim("sliced", config=[time_slicing("Long")]), claim("look", look), claim("look-on", look))
+    world.apply(pod("worker", gpu=named("sliced")))
+    world.wait_running("worker")
+    before = driver.view.time_slices()
+    assert sorted(before.values()) == ["0", "0", "0", "3"]
+    world.apply(pod("monitor", gpus=named("look")), pod("other-monitor", gpus=named("look-on")))
+    world.wait_running("monitor", "other-monitor")
+    world.delete("Pod", "monitor")
+    driver.ensure().restart()
+    driver.wait_ready()
+    assert driver.view.time_slices() == before
+    world.delete("Pod", "worker")
+    until(lambda: set(driver.view.time_slices().values()) == {"0"}, "the slice to be reset")
+    world.wait_running("other-monitor")
+
+
+@pytest.fixture
+def class_with_slice(driver: HostDriver, world: World) -> Iterator[str]:
+    """A DeviceClass whose config asks for long slices."""
+    expression = f'device.driver == "{DRIVER_NAME}"'
+    made = {
+        "apiVersion": RESOURCE,
+        "kind": "DeviceClass",
+        "metadata": {"name": "sliced.example.com"},
+        "spec": {**selectors([expression]), "config": [time_slicing("Long")]},
+    }
+    world.cluster.api.apply(made)
+    yield "sliced.example.com"
+    world.cluster.api.request("DELETE", "/apis/resource.k8s.io/v1/deviceclasses/sliced.example.com")
+
+
+def test_claim_gets_the_slice_of_its_class_unless_it_asks_for_another(
+    world: World, driver: HostDriver, class_with_slice: str
+) -> None:
+    wanted = request("gpu", deviceClassName=class_with_slice)
+    world.apply(claim("as-the-class", wanted), claim("other", wanted, config=[time_slicing("Short")]))
+    world.apply(pod("a", gpu=named("as-the-class")), pod("b", gpu=named("other")))
+    world.wait_running("a", "b")
+    ((_, first),), ((_, second),) = world.allocated("as-the-class"), world.allocated("other")
+    slices = list(driver.view.time_slices().values())
+    assert (slices[int(first[-1])], slices[int(second[-1])]) == ("3", "1")
