@@ -82,7 +82,7 @@ def dependencies(base: Path, base_key: str, release: Release, machine: Machine) 
             command += ["--platform", platform]
         command += ["--constraint", REPOSITORY / "constraints.txt", *wanted]
         programs.run(command, _SECONDS)
-        _leave_out(target)
+        leave_out(target)
 
     return cache.kept(
         f"dependencies-{key}.tar.gz", lambda file: _build([base], release, machine, fill, file, skip=_RARELY_LOADED)
@@ -148,8 +148,8 @@ def _build(
         layers.write(tree, output)
 
 
-def _leave_out(target: Path) -> None:
-    """Remove packages as their own records list them."""
+def leave_out(target: Path) -> None:
+    """Remove the second Kubernetes client, and its packages as their own records list them."""
     shutil.rmtree(target / _ASYNC_CLIENT, ignore_errors=True)
     for name in _ONLY_FOR_IT:
         for record in target.glob(f"{name}-*.dist-info/RECORD"):

@@ -1,5 +1,6 @@
 """A real H200: what its nvidia-ctk gave, beside what our search gives for the files that it had (tests/hardware)."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,19 @@ def test_hooks_and_links_are_the_same(recorded: dict[str, Any], ours: FileEdits)
 
 def test_environment_is_the_same(recorded: dict[str, Any], ours: FileEdits) -> None:
     assert [str(variable) for variable in ours.env] == recorded["env"]
+
+
+@pytest.mark.parametrize("way", ["hooks", "hook-free"])
+def test_mounts_are_those_that_cuda_worked_with_on_the_card(roots: DriverRoots, way: str) -> None:
+    finds = builtin.find(roots, VERSION)
+    program = HookProgram("/usr/bin/nvidia-cdi-hook", frozenset(HOOKS))
+    hooked = with_hooks(finds, program, roots.on_host)
+    edits = hooked if way == "hooks" else hook_free(finds, roots.on_host, "x86_64")
+    run = json.loads((RECORDED / "h200-run.json").read_text())
+    mounted = yaml.safe_load(run["cdi"][way])["containerEdits"]["mounts"]
+    assert {(mount.container_path, mount.host_path) for mount in edits.mounts} == {
+        (each["containerPath"], each["hostPath"]) for each in mounted
+    }
 
 
 def test_libraries_that_cuda_loads_have_their_names_without_hooks(roots: DriverRoots) -> None:
