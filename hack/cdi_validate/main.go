@@ -25,6 +25,7 @@ type report struct {
 	Env             []string          `json:"env"`
 	Nodes           []node            `json:"nodes"`
 	Mounts          map[string]string `json:"mounts"`
+	CreateContainer [][]string        `json:"createContainer"`
 }
 
 type node struct {
@@ -95,6 +96,11 @@ func describe(cache *cdi.Cache, container *oci.Spec) (*report, error) {
 	}
 	for _, mount := range container.Mounts {
 		result.Mounts[mount.Destination] = mount.Source
+	}
+	if container.Hooks != nil {
+		for _, hook := range container.Hooks.CreateContainer {
+			result.CreateContainer = append(result.CreateContainer, append([]string{hook.Path}, hook.Args...))
+		}
 	}
 	if container.Linux != nil {
 		for _, device := range container.Linux.Devices {

@@ -26,7 +26,7 @@ shown elsewhere is not repeated here.
     41  device nodes that are missing         test_cdi_files; unit/cdi/test_device_nodes; unit/cdi/test_driver_replaced
     44  another CDI directory                 test_cdi_files; unit/cdi/test_directory
     46  one card, two admin requests          test_cdi_files
-    47  driver not under /                    test_cdi_files; unit/cdi/test_driver_files (six layouts)
+    47  driver not under /                    test_cdi_files; unit/cdi/test_layout (eight kinds of hosts)
     49  MIG devices of an admin               test_slices; only read, never made or removed
     51  MIG layout that changes               test_slices; unit/claims/test_lifecycle (card held meanwhile)
     58  template or shared claim              test_time_slice; demo/test_demo, scenes a, c; unit/simulator/test_examples

@@ -15,8 +15,8 @@ Field cases (their table is in ``tests/cases``) that are proved here too, each b
     24  damaged state                         restarts: damaged_state
     26  reboot                                restarts: rebooted
     28  restart under running pods            restarts: run_on, just_starting; chart: upgrade, killed
-    32  cards keep their names                gpus_come_and_go: drops_out; gpus_come_and_go: drops_out
-    34  cards that come late, or never        gpus_come_and_go; slices: come_late; gpus_come_and_go: loaded_late, driver_loads
+    32  cards keep their names                gpus_come_and_go: drops_out
+    34  cards that come late, or never        gpus_come_and_go; slices: come_late
     36  stop, update, end                     slices: rewrites_no_slice, slices_stay; several_nodes: stays_away
     38  attributes that users select on       selection: every_published_fact
     58  template or shared claim              sharing: name_one_claim, pods_of_a_template, by_its_claims_name

@@ -90,6 +90,7 @@ def test_crowd_on_one_claim_all_run_on_its_gpu(world: World, driver: HostDriver)
 
 
 def test_storm_of_pods_that_come_and_go_loses_no_gpu(world: World, driver: HostDriver) -> None:
+    driver.ensure(scenario="h200x8")
     world.apply(template("single", config=[time_slicing("Short")]), claim("shared"))
     names = [f"storm-{number}" for number in range(STORM)]
     for number, name in enumerate(names):
