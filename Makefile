@@ -11,7 +11,7 @@ NODES ?= 1
 GPUS ?= h200x2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chart toolkit check fix stubs bench cluster cluster-down cluster-build e2e clean
+.PHONY: help demo test tools chart toolkit check fix stubs bench cluster cluster-down cluster-build e2e clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-13s %s\n", $$1, $$2}'
@@ -27,6 +27,9 @@ demo: $(STAMP) ## Watch GPUs being shared on a simulated node, through the real 
 
 test: $(STAMP) ## Run the tests
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+tools: $(STAMP) ## Test what helps development: bench, trace, images, local cluster
+	$(BIN)/python -m pytest -n $(WORKERS) tests/tools
 
 chart: $(STAMP) ## Test the Helm chart; Helm is built once, with Go
 	$(BIN)/python -m hack.cluster tool helm
