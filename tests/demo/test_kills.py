@@ -288,7 +288,8 @@ def test_directory_named_like_a_claims_file_does_not_take_the_node_down(director
         (node.paths.cdi / cdi_spec_file("a-stranger") / "inside").mkdir(parents=True)
         node.start(ready=False)
         until(cluster.devices, "the slices")
-        node.answer(node.claim("bystander"))
+        claim = node.claim("bystander")
+        until(lambda: node.answer(claim), "the DRA socket, which may come after the slices")
 
 
 def test_lost_sockets_come_back(lasting_node: Node) -> None:

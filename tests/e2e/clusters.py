@@ -12,7 +12,10 @@ from hack.cluster.plan import Plan
 from tests.e2e import manifests
 
 VERSION: Final = os.environ.get("K8S_VERSION") or versions.KUBERNETES[0]
-DIRECTORY: Final = Path(os.environ.get("E2E_DIRECTORY") or f"/tmp/dra-e2e-{VERSION}")
+DIRECTORY: Final = Path(
+    # Each worker of pytest-xdist has clusters of its own.
+    (os.environ.get("E2E_DIRECTORY") or f"/tmp/dra-e2e-{VERSION}") + os.environ.get("PYTEST_XDIST_WORKER", "")
+)
 STARTED: Final[list[Cluster]] = []
 """All clusters of this session, for those who look for their logs."""
 _KEEP: Final = os.environ.get("E2E_KEEP") == "1"
