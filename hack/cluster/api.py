@@ -81,6 +81,14 @@ class Api:
                 return None
             raise
 
+    def delete(self, path: str, body: Json | None = None) -> None:
+        """DELETE; that it is gone already is fine."""
+        try:
+            self.request("DELETE", path, body)
+        except ApiRefused as refused:
+            if refused.status != _NOT_FOUND:
+                raise
+
     def apply(self, document: Json) -> Json:
         """Server-side apply, also of what is there already; the namespace is ``default`` when none is set."""
         metadata = document["metadata"]

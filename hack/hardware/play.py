@@ -88,7 +88,7 @@ def _scene(letter: str, scene: Scene, stage: Stage, findings: Findings, say: Cal
             part()
         except (HardwareError, ClusterError) as error:
             findings.check(letter, f"{scene.__name__} plays to its end", False, error)
-        except Exception as error:  # noqa: BLE001 - what was found so far must come back from a machine that is lent
+        except Exception as error:  # noqa: BLE001 - what was found so far is not to be lost
             findings.check(letter, f"{scene.__name__} plays to its end", False, repr(error))
             traceback.print_exc()
     say(f"{letter}: {scene.__name__}, {time.monotonic() - began:.1f} s")

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from hack.cluster.api import Api
-from hack.cluster.errors import ApiRefused, ClusterError
+from hack.cluster.errors import ClusterError
 from hack.hardware.errors import HardwareError
 from hack.hardware.manifests import NAMESPACE, Json
 
@@ -16,7 +16,6 @@ T = TypeVar("T")
 
 SECONDS: Final = 60.0
 _LOOK_S: Final = 0.05
-_NOT_FOUND: Final = 404
 _PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _CLAIMS: Final = f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaims"
 _EVENTS: Final = f"/api/v1/namespaces/{NAMESPACE}/events"
@@ -91,7 +90,7 @@ class Pods:
         """Delete, and wait until all are gone."""
         for some in ([f"{_PODS}/{name}" for name in pods], [f"{_CLAIMS}/{name}" for name in claims]):
             for path in some:
-                self._delete(path)
+                self._api.delete(path)
             for path in some:
                 wait(partial(self._is_gone, path), partial("{} does not go".format, path))
 
@@ -101,13 +100,6 @@ class Pods:
             [each["metadata"]["name"] for each in self._api.get(path)["items"]] for path in (_PODS, _CLAIMS)
         )
         self.delete(pods, claims)
-
-    def _delete(self, path: str) -> None:
-        try:
-            self._api.request("DELETE", path)
-        except ApiRefused as refused:
-            if refused.status != _NOT_FOUND:
-                raise
 
     def _is_gone(self, path: str) -> bool:
         return self._api.find(path) is None

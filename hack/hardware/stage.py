@@ -27,7 +27,7 @@ READ_ONLY: Final = ("--gpu-control=observe", "--device-nodes=require")
 """Nothing is set on a card, and no device node or kernel module is asked for."""
 GATES: Final = {"TimeSlicingSettings": True}
 DEVICE_CLASSES: Final = ROOT / "dra_driver" / "simulator" / "device_classes.yaml"
-_HELP_S: Final = 60.0
+_DOCTOR_S: Final = 60.0
 _MEMORY: Final = re.compile(r"^(Rss|Pss|Anonymous):\s+(\d+) kB$", re.MULTILINE)
 _SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
 
@@ -157,7 +157,7 @@ class Stage:
         variables = [f"{name}={value}" for name, value in self._environment().items()]
         command = [*self.node.machine.inside(), "/usr/bin/env", *variables, sys.executable, "-m", "dra_driver"]
         command += ["doctor", "--output=json", "--cdi-root=/var/run/cdi", *flags]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_HELP_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_DOCTOR_S, check=False)
         try:
             return json.loads(done.stdout.replace(platform.release(), _kernel()))
         except ValueError:
@@ -191,13 +191,9 @@ class Stage:
         return sorted(found)
 
     def variants(self) -> list[Variant]:
-        """The ways that this driver knows to hand over files."""
-        command = [sys.executable, "-m", "dra_driver", "run", "--help"]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_HELP_S, check=False, cwd=ROOT, env=self._environment()
-        )
-        found = variants(done.stdout, self.cluster.programs)
+        """The ways to hand over files that can be tried here."""
         # nvidia-ctk asks NVML, and the library of a simulated driver is a text file.
+        found = variants(self.cluster.programs)
         return [each for each in found if each.name != "nvidia-ctk" or not self.setting.simulated]
 
     def machine(self) -> dict[str, str]:
@@ -222,10 +218,8 @@ def _kernel() -> str:
     return ".".join(platform.release().split(".")[:2])
 
 
-def variants(text: str, programs: Path) -> list[Variant]:
-    """From the text of ``dra-driver run --help``."""
-    if "--cdi-edits" not in text:
-        return [Variant("hook-free")]
+def variants(programs: Path) -> list[Variant]:
+    """All ways that the driver has. programs: the folder with NVIDIA's."""
     hooks = ("--cdi-hooks=nvidia-cdi-hook", f"--nvidia-cdi-hook-path={programs / 'nvidia-cdi-hook'}")
     generator = ("--cdi-edits=nvidia-ctk", f"--nvidia-ctk-path={programs / 'nvidia-ctk'}")
     return [

@@ -16,7 +16,6 @@ from hack.cluster import driver as drivers
 from hack.cluster.api import Json
 from hack.cluster.cluster import Cluster
 from hack.cluster.driver import ROOT, Driver
-from hack.cluster.errors import ApiRefused
 from hack.trace import audit, events
 from hack.trace.events import Event
 
@@ -31,7 +30,6 @@ _CLAIMS: Final = f"/apis/{names.RESOURCE_API_VERSION}{_NAMESPACE}/resourceclaims
 _PATIENCE_S: Final = 120.0
 _SETTLE_S: Final = 1.0
 _WIPED_S: Final = 60.0
-_NOT_FOUND: Final = 404
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +122,7 @@ class Story:
     def _delete(self, collection: str, *names_: str) -> None:
         for name in names_:
             path = f"{collection}/{name}"
-            try:
-                self._cluster.api.request("DELETE", path)
-            except ApiRefused as refused:
-                if refused.status != _NOT_FOUND:
-                    raise
+            self._cluster.api.delete(path)
             self._wait(partial(self._gone, path), f"{name} to go")
 
     def _gone(self, path: str) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from hack.cluster.cluster import Cluster
-from hack.cluster.errors import ApiRefused, ClusterError
+from hack.cluster.errors import ClusterError
 from tests.e2e.manifests import RESOURCE, Json
 from tests.e2e.waiting import SECONDS, until
 
@@ -69,12 +69,7 @@ class World:
 
     def request_deletion(self, path: str, grace_s: int | None = None) -> None:
         """DELETE; that it is gone already is fine."""
-        body = None if grace_s is None else {"gracePeriodSeconds": grace_s}
-        try:
-            self._api.request("DELETE", path, body)
-        except ApiRefused as refused:
-            if refused.status != _NOT_FOUND:
-                raise
+        self._api.delete(path, None if grace_s is None else {"gracePeriodSeconds": grace_s})
 
     # Objects.
 

@@ -171,8 +171,7 @@ def test_container_that_ended_well_but_computed_wrong_is_not_taken_for_right() -
 
 
 def test_ways_to_hand_over_files_are_those_that_the_driver_knows() -> None:
-    assert [each.name for each in variants("usage: dra-driver run", Path("/p"))] == ["hook-free"]
-    found = variants("  --cdi-edits auto|nvidia-ctk|builtin\n  --cdi-hooks auto|none\n", Path("/p"))
+    found = variants(Path("/p"))
     assert [each.name for each in found] == ["hook-free", "hooks", "nvidia-ctk"]
     assert "--cdi-hooks=none" in found[0].flags
 
