@@ -148,7 +148,7 @@ class Hardware:
         kernel = KernelDevices(tree / "proc", tree / "sys")
         maker = _node_maker(settings, kernel, placeholders=True)
         nodes = DeviceNodes(self.roots, kernel, maker, placeholders=True)
-        self.files = DriverFiles(self.roots, nodes=nodes, tools=_tools(settings))
+        self.files = DriverFiles(self.roots, nodes, tools=_tools(settings))
         own_boot_id = tree / "var" / "state" / "boot_id"
         if own_boot_id.exists():
             self.boot_id = own_boot_id
@@ -167,7 +167,7 @@ class Hardware:
         settled = settings.dev_root is not None or settings.driver_root == Path("/")
         roots = self.roots if settled else (lambda: settings_module.roots(settings))
         nodes = DeviceNodes(roots, kernel, _node_maker(settings, kernel))
-        self.files = DriverFiles(self.roots, nodes=nodes, tools=_tools(settings))
+        self.files = DriverFiles(self.roots, nodes, tools=_tools(settings))
         return nvml
 
 
@@ -225,7 +225,6 @@ class App:
         self._inventory: Inventory | None = None
         self._absent = False
         self._recovered = False
-        self._looked_ahead = ""
         self._decided = threading.Event()
         self._cdi = ClaimSpecs(CdiDirectory(settings.cdi_root), self._hardware.files, self._driver_version)
         self._store = open_store(settings.state_directory / STATE_FILE, self._events)
@@ -384,8 +383,7 @@ class App:
         if inventory is not None:
             slices = build_slices(inventory.devices.values(), inventory.driver, self._settings.node_name)
         self._publisher.publish(slices)
-        if inventory is not None and inventory.gpus and inventory.driver.driver_version != self._looked_ahead:
-            self._looked_ahead = inventory.driver.driver_version
+        if inventory is not None and inventory.gpus:
             # Programs of NVIDIA's toolkit may take a second, or hang for a while.
             threading.Thread(target=self._cdi.look_ahead, name="driver-files", daemon=True).start()
 

@@ -8,6 +8,10 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dra_driver.cdi.device_nodes import DeviceNodes
+from dra_driver.cdi.driver_files import DriverFiles
+from dra_driver.cdi.kernel_devices import KernelDevices
+from dra_driver.cdi.tools import HOOK_FREE, Tools
 from dra_driver.devices.elf import shared_object
 from dra_driver.hostfs import DriverRoots
 from tests.kernel_tree import KernelTree
@@ -293,3 +297,10 @@ def driver_tree(base: Path, layout: Layout = AL2023, gpus: int = 1) -> DriverTre
     tree = DriverTree(base, layout).with_nodes(gpus)
     tree.install()
     return tree
+
+
+def driver_files(roots: DriverRoots, tools: Tools = HOOK_FREE) -> DriverFiles:
+    """Files under these roots; device nodes are placeholders, none is made, /proc and /sys are the driver root's."""
+    root = roots.container_driver_root
+    kernel = KernelDevices(root / "proc", root / "sys")
+    return DriverFiles(roots, DeviceNodes(roots, kernel, placeholders=True), tools)

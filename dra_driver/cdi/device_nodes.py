@@ -186,14 +186,6 @@ class DeviceNodes:
                 yield replace(node, path=f"/dev/{link}")
 
 
-def device_nodes(roots: DriverRoots, placeholders: bool = False, proc: Path | None = None) -> DeviceNodes:
-    """Nodes under fixed roots, none of which is made; placeholders have /proc and /sys of their driver root."""
-    if not placeholders:
-        return DeviceNodes(roots, KernelDevices(proc or Path("/proc")))
-    root = roots.container_driver_root
-    return DeviceNodes(roots, KernelDevices(proc or root / "proc", root / "sys"), placeholders=True)
-
-
 class _Dev:
     """``/dev`` of the dev root, as seen here and as the host has it. Names are relative to it."""
 

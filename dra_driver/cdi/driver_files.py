@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dra_driver.cdi import builtin
-from dra_driver.cdi.device_nodes import DeviceNodes, device_nodes
+from dra_driver.cdi.device_nodes import DeviceNodes
 from dra_driver.cdi.hook_program import NAME as HOOK_NAME
 from dra_driver.cdi.hook_program import HookFinder, HookProgram, NoHookProgram
 from dra_driver.cdi.host_programs import ProgramFailed, Toolbox
@@ -54,17 +54,9 @@ class DriverFiles:
     ``container_driver_root``. Container paths: ``layout``, or as NVIDIA's generator has them.
     """
 
-    def __init__(
-        self,
-        roots: DriverRoots,
-        placeholders: bool = False,
-        proc: Path | None = None,
-        nodes: DeviceNodes | None = None,
-        tools: Tools = HOOK_FREE,
-    ) -> None:
-        """nodes: else they are looked for under ``roots`` and none is made. placeholders, proc: then as there."""
+    def __init__(self, roots: DriverRoots, nodes: DeviceNodes, tools: Tools = HOOK_FREE) -> None:
         self._roots = roots
-        self._nodes = nodes or device_nodes(roots, placeholders, proc)
+        self._nodes = nodes
         self._files = _Files(roots, tools)
         self._lock = threading.Lock()
         self._known: _Known | None = None

@@ -14,12 +14,11 @@ from dra_driver import settings
 from dra_driver.app import Hardware
 from dra_driver.cdi.claim_specs import ClaimSpecs
 from dra_driver.cdi.directory import CdiDirectory
-from dra_driver.cdi.driver_files import DriverFiles
 from dra_driver.cdi.kernel_devices import KernelDevices
 from dra_driver.model.errors import DriverNotReady, SettingError
 from tests.builders import make_gpu, result
 from tests.cases.driver import Driver, nothing_left
-from tests.driver_tree import AL2023, USR_LOCAL, VERSION, DriverTree, driver_tree
+from tests.driver_tree import AL2023, USR_LOCAL, VERSION, DriverTree, driver_files, driver_tree
 
 Json = dict[str, Any]
 COMMON = ("nvidiactl", "nvidia-uvm")
@@ -162,7 +161,7 @@ def test_card_that_two_admin_requests_got_is_one_device_of_the_file(driver: Driv
 
 def test_driver_below_usr_local_is_mounted_from_there_and_nodes_come_from_dev(tmp_path: Path) -> None:
     tree = driver_tree(tmp_path, USR_LOCAL)
-    specs = ClaimSpecs(CdiDirectory(tmp_path / "cdi"), DriverFiles(tree.roots, placeholders=True), lambda: VERSION)
+    specs = ClaimSpecs(CdiDirectory(tmp_path / "cdi"), driver_files(tree.roots), lambda: VERSION)
     spec = yaml.safe_load(specs.plan("a1b2", [make_gpu(0)]).text)
     hosts = {mount["containerPath"]: mount["hostPath"] for mount in spec["containerEdits"]["mounts"]}
     assert hosts["/usr/bin/nvidia-smi"] == "/usr/local/bin/nvidia-smi"

@@ -7,13 +7,12 @@ import yaml
 
 from dra_driver.cdi.claim_specs import ClaimSpecs
 from dra_driver.cdi.directory import CdiDirectory
-from dra_driver.cdi.driver_files import DriverFiles
 from dra_driver.cdi.spec import validate
 from dra_driver.model.errors import CdiError
 from dra_driver.ports import CdiSpecs
 from dra_driver_api.names import cdi_device_id
 from tests.builders import make_gpu, make_mig
-from tests.driver_tree import AL2023, VERSION, DriverTree, driver_tree
+from tests.driver_tree import AL2023, VERSION, DriverTree, driver_files, driver_tree
 
 UID = "0e8a1f2c-3b4d-4a5e-9f60-718293a4b5c6"
 OTHER_UID = "5f0e2d1c-8a7b-4c6d-9e0f-a1b2c3d4e5f6"
@@ -31,7 +30,7 @@ def tree(tmp_path: Path) -> DriverTree:
 
 @pytest.fixture
 def specs(tree: DriverTree, root: Path) -> ClaimSpecs:
-    return ClaimSpecs(CdiDirectory(root), DriverFiles(tree.roots, placeholders=True), lambda: VERSION)
+    return ClaimSpecs(CdiDirectory(root), driver_files(tree.roots), lambda: VERSION)
 
 
 def _file(root: Path, uid: str = UID) -> Path:
@@ -109,7 +108,7 @@ def test_missing_common_node_fails_the_claim_and_its_creation_cures_it(specs: Cl
 
 
 def test_change_of_a_node_is_in_the_next_claims_file(tree: DriverTree, root: Path, tmp_path: Path) -> None:
-    specs = ClaimSpecs(CdiDirectory(root), DriverFiles(tree.roots, placeholders=True), lambda: VERSION)
+    specs = ClaimSpecs(CdiDirectory(root), driver_files(tree.roots), lambda: VERSION)
     before = specs.plan(UID, [make_gpu(0)]).text
 
     tree.make_nodes("nvidia-modeset")
@@ -132,7 +131,7 @@ def test_trouble_with_the_drivers_files_is_told_before_a_claim_meets_it(
 
 def test_driver_version_is_asked_for_at_each_plan(tree: DriverTree, root: Path) -> None:
     versions = iter([VERSION, "590.10.01"])
-    specs = ClaimSpecs(CdiDirectory(root), DriverFiles(tree.roots, placeholders=True), lambda: next(versions))
+    specs = ClaimSpecs(CdiDirectory(root), driver_files(tree.roots), lambda: next(versions))
     specs.plan(UID, [make_gpu(0)])
     tree.install("590.10.01")
 
@@ -142,7 +141,7 @@ def test_driver_version_is_asked_for_at_each_plan(tree: DriverTree, root: Path) 
 @pytest.mark.parametrize("uid", ["../x", "a/b", "..", ""])
 def test_odd_claim_uid_is_refused_before_anything_is_looked_at(tmp_path: Path, uid: str) -> None:
     tree = DriverTree(tmp_path, AL2023)
-    specs = ClaimSpecs(CdiDirectory(tmp_path / "cdi"), DriverFiles(tree.roots), lambda: VERSION)
+    specs = ClaimSpecs(CdiDirectory(tmp_path / "cdi"), driver_files(tree.roots), lambda: VERSION)
 
     with pytest.raises(CdiError, match="cannot name a CDI spec"):
         specs.plan(uid, [make_gpu(0)])

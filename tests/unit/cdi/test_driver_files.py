@@ -17,6 +17,7 @@ from tests.driver_tree import (
     VERSION,
     DriverTree,
     Layout,
+    driver_files,
     driver_tree,
 )
 
@@ -24,7 +25,7 @@ NODES = ["nvidia-uvm", "nvidia-uvm-tools", "nvidiactl"]
 
 
 def _files(tree: DriverTree) -> DriverFiles:
-    return DriverFiles(tree.roots, placeholders=True)
+    return driver_files(tree.roots)
 
 
 def _mounts(edits: Edits) -> dict[str, str]:

@@ -30,7 +30,7 @@ class Host:
         self.seen_version = VERSION
         kernel = KernelDevices(self.kernel.proc, self.kernel.sys)
         nodes = DeviceNodes(self.tree.roots, kernel, NodeMaker(kernel, placeholders=True), placeholders=True)
-        files = DriverFiles(self.tree.roots, nodes=nodes)
+        files = DriverFiles(self.tree.roots, nodes)
         self.specs = ClaimSpecs(CdiDirectory(base / "cdi"), files, lambda: self.seen_version)
         self._claims = 0
 

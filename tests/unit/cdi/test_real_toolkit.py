@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.cdi.driver_files import DriverFiles
 from dra_driver.cdi.hook_program import HOOKS, HookFinder
 from dra_driver.cdi.host_programs import Toolbox
 from dra_driver.cdi.spec import Edits
@@ -30,6 +29,7 @@ from tests.driver_tree import (
     VERSION,
     DriverTree,
     Layout,
+    driver_files,
 )
 from tests.unit.cdi import bundle, compiled
 
@@ -65,7 +65,7 @@ class Host:
 
     def edits(self, source: EditsSource, hooks: HookMode) -> Edits:
         tools = Tools(shared=self.base / "plugins", own=(self.own,), edits=source, hooks=hooks)
-        return DriverFiles(self.tree.roots, placeholders=True, tools=tools).common(VERSION)
+        return driver_files(self.tree.roots, tools).common(VERSION)
 
     def facts(self, source: EditsSource, hooks: HookMode) -> set[tuple[str, ...]]:
         """Mounts (with the file behind them), links, other calls of hooks, environment: one tuple each."""

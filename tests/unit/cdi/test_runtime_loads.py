@@ -14,11 +14,10 @@ import yaml
 
 from dra_driver.cdi.claim_specs import ClaimSpecs
 from dra_driver.cdi.directory import CdiDirectory
-from dra_driver.cdi.driver_files import DriverFiles
 from dra_driver.cdi.spec import ClaimSpec, build_spec
 from dra_driver.cdi.tools import Tools
 from tests.builders import make_gpu, make_mig
-from tests.driver_tree import AL2023, LAYOUTS, VERSION, Layout, driver_tree
+from tests.driver_tree import AL2023, LAYOUTS, VERSION, Layout, driver_files, driver_tree
 from tests.unit.cdi import fake_tools
 from tests.unit.cdi.documents import UID, common_edits, gpu_edits
 
@@ -80,7 +79,7 @@ def _write(tmp_path: Path, spec: ClaimSpec) -> ClaimSpec:
 def _claim(tmp_path: Path, layout: Layout = AL2023) -> ClaimSpec:
     """Two GPUs and a MIG device on a whole host."""
     tree = driver_tree(tmp_path, layout, gpus=3)
-    specs = ClaimSpecs(CdiDirectory(tmp_path / "cdi"), DriverFiles(tree.roots, placeholders=True), lambda: VERSION)
+    specs = ClaimSpecs(CdiDirectory(tmp_path / "cdi"), driver_files(tree.roots), lambda: VERSION)
     return specs.plan(UID, [make_gpu(0), make_gpu(1), make_mig(make_gpu(2))])
 
 
@@ -126,7 +125,7 @@ def test_runtime_calls_the_hooks_of_a_claim_once_for_several_devices(tmp_path: P
     tree = driver_tree(tmp_path, AL2023, gpus=2)
     fake_tools.hook(tmp_path / "image/nvidia-cdi-hook")
     tools = Tools(shared=tmp_path / "plugins", own=(tmp_path / "image",))
-    files = DriverFiles(tree.roots, placeholders=True, tools=tools)
+    files = driver_files(tree.roots, tools)
     specs = ClaimSpecs(CdiDirectory(tmp_path / "cdi"), files, lambda: VERSION)
     spec = _write(tmp_path, specs.plan(UID, [make_gpu(0), make_gpu(1)]))
 

@@ -12,7 +12,7 @@ from dra_driver.cdi.driver_files import DriverFiles
 from dra_driver.cdi.spec import Edits
 from dra_driver.cdi.tools import EditsSource, HookMode, Tools
 from dra_driver.model.errors import CdiError
-from tests.driver_tree import VERSION, DriverTree
+from tests.driver_tree import VERSION, DriverTree, driver_files
 from tests.unit.cdi import fake_tools
 
 
@@ -34,7 +34,7 @@ class Node:
 
     def files(self, edits: EditsSource = EditsSource.AUTO, hooks: HookMode = HookMode.AUTO) -> DriverFiles:
         tools = replace(self.tools, edits=edits, hooks=hooks)
-        return DriverFiles(self.tree.roots, placeholders=True, tools=tools)
+        return driver_files(self.tree.roots, tools)
 
     def ctk_runs(self) -> int:
         return len(fake_tools.calls(self.own / "nvidia-ctk"))
