@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Final
 
+ENVIRONMENT: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+"""For programs that shall see nothing of our own environment, whose variables may change what they do."""
+
 _KEPT_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 256 * 1024
 

@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from dra_driver.hostfs import BINARY_DIRECTORIES, LIBRARY_DIRECTORIES, DriverRoots, find_file, resolve_inside
-from dra_driver.processes import Finished, run_limited
+from dra_driver.processes import ENVIRONMENT, Finished, run_limited
 
 log = logging.getLogger(__name__)
-
-ENVIRONMENT: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-"""Nothing of our own environment: variables of the toolkit would change what it does."""
 
 _LOADERS: Final = {"x86_64": "lib64/ld-linux-x86-64.so.2", "aarch64": "lib/ld-linux-aarch64.so.1"}
 _SHOWN: Final = 200

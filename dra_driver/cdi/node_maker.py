@@ -16,7 +16,7 @@ from typing import Final
 
 from dra_driver.cdi.kernel_devices import NVIDIA, NVIDIA_MODESET, NVIDIA_UVM, KernelDevices, Permissions, major_of
 from dra_driver.hostfs import DriverRoots, find_binary
-from dra_driver.processes import Finished, run_limited
+from dra_driver.processes import ENVIRONMENT, Finished, run_limited
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,6 @@ NVIDIA_MAJOR: Final = 195
 """Character device major of GPUs, nvidiactl and nvidia-modeset: assigned by the kernel, the same everywhere."""
 
 _TOOL: Final = "nvidia-modprobe"
-_ENVIRONMENT: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 _REST_SECONDS: Final = 60.0
 _SHOWN_OUTPUT: Final = 150
 
@@ -107,7 +106,7 @@ class NodeMaker:
             return ""
         arguments = _ARGUMENTS.get(known.module, ("-c", str(known.minor)))
         try:
-            finished = self._run((*command, *arguments), _ENVIRONMENT, self._timeout_s)
+            finished = self._run((*command, *arguments), ENVIRONMENT, self._timeout_s)
         except TimeoutError as error:
             # Others wait for this lock: they shall not each wait for the same hang.
             self._rest_until = self._clock() + _REST_SECONDS
@@ -179,7 +178,7 @@ def _command(roots: DriverRoots) -> tuple[str, ...] | None:
     if tool is None:
         return None
     if root != Path("/") and _is_same(root / "dev", roots.container_dev_root / "dev"):
-        chroot = shutil.which("chroot", path=_ENVIRONMENT["PATH"])
+        chroot = shutil.which("chroot", path=ENVIRONMENT["PATH"])
         return (chroot, str(root), f"/{tool.relative_to(root)}") if chroot else None
     return (str(tool),) if roots.container_dev_root == Path("/") else None
 

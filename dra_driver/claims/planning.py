@@ -9,8 +9,11 @@ from dra_driver.model.devices import Device, Gpu, MigDevice
 from dra_driver.model.errors import BadConfig, UnknownDevice
 from dra_driver.model.plan import PreparedDevice, Step
 from dra_driver.model.records import ClaimRecord
+from dra_driver.model.texts import listed
 from dra_driver.sharing.strategy import GpuState, SharingConfig, Strategies
 from dra_driver_api.names import cdi_device_id
+
+_SHOWN = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +66,9 @@ def _sharing(
 def _find(allocated: AllocatedDevice, allocation: Allocation, devices: Mapping[str, Device]) -> Device:
     device = devices.get(allocated.device)
     if device is None:
-        known = ", ".join(list(devices)[:16]) or "none"
-        more = f" and {len(devices) - 16} more" if len(devices) > 16 else ""
+        known = listed(list(devices), _SHOWN) or "none"
         raise UnknownDevice(
-            f"allocated device {allocated.device} is not on this node (it has {known}{more}); claim "
+            f"allocated device {allocated.device} is not on this node (it has {known}); claim "
             f"{allocation.claim}. The GPU may have dropped out or its MIG layout changed: delete the pod, so that it "
             "is scheduled again"
         )

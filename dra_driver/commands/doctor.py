@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver import settings
-from dra_driver.commands.output import write, write_json
+from dra_driver.commands.output import plural, write, write_json
 from dra_driver.doctor.examination import Subject, examine
 from dra_driver.doctor.findings import Finding, Status
 from dra_driver.doctor.host import Host
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         for finding in findings:
             write(_line(finding))
-        write(f"{_plural(counts[Status.PROBLEM], 'problem')}, {_plural(counts[Status.WARNING], 'warning')}")
+        write(f"{plural(counts[Status.PROBLEM], 'problem')}, {plural(counts[Status.WARNING], 'warning')}")
     return PROBLEMS if counts[Status.PROBLEM] else 0
 
 
@@ -165,7 +165,3 @@ def _as_json(findings: list[Finding], counts: Counter[Status], root: str) -> dic
             for finding in findings
         ],
     }
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -13,6 +13,11 @@ def write(text: str) -> None:
     sys.stdout.write(f"{text.rstrip()}\n")
 
 
+def plural(count: int, noun: str) -> str:
+    """``1 problem``, ``2 problems``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def write_json(value: Any) -> None:
     """Print a value as indented JSON."""
     write(json.dumps(value, indent=2))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from dra_driver.commands.output import write, write_json
+from dra_driver.commands.output import plural, write, write_json
 from dra_driver.features import Gates, parse_gates
 
 _DESCRIPTION = """\
@@ -124,13 +124,9 @@ def _lines(report: Report) -> Iterator[str]:
         path = f"{finding['path']}: " if finding["path"] else ""
         yield f"{where}: {note}{path}{finding['message']}"
     counts = (
-        _plural(report.files, "file"),
-        f"{_plural(report.configs, 'config')} of gpu.nvidia.com",
-        _plural(report.count("error"), "problem"),
-        _plural(report.count("note"), "note"),
+        plural(report.files, "file"),
+        f"{plural(report.configs, 'config')} of gpu.nvidia.com",
+        plural(report.count("error"), "problem"),
+        plural(report.count("note"), "note"),
     )
     yield ", ".join(counts)
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -13,6 +13,7 @@ from typing import Final
 
 from dra_driver.model.devices import Inventory
 from dra_driver.model.errors import DriverAbsent, DriverError
+from dra_driver.model.texts import listed
 from dra_driver.ports import DeviceSource, EventSink, Readiness
 
 log = logging.getLogger(__name__)
@@ -255,5 +256,4 @@ def _seen_on(on_bus: tuple[str, ...] | None) -> str:
         return ""
     if not on_bus:
         return " (and there is none on the PCI bus any more)"
-    more = f" and {len(on_bus) - _SHOWN} more" if len(on_bus) > _SHOWN else ""
-    return f" (on the PCI bus: {', '.join(on_bus[:_SHOWN])}{more})"
+    return f" (on the PCI bus: {listed(on_bus, _SHOWN)})"

@@ -14,6 +14,7 @@ from dra_driver.doctor.kubelet import check_directories, check_publishers
 from dra_driver.doctor.runtime import cgroup_version, check_cdi_root, check_cgroups, check_runtime, check_toolkit
 from dra_driver.hostfs import DriverRoots
 from dra_driver.model.errors import CdiError
+from dra_driver.model.texts import listed
 
 _SHOWN = 4
 
@@ -103,10 +104,9 @@ def _rights(host: Host) -> Iterator[Finding]:
     if not host.unreadable:
         return
     paths = sorted(map(str, host.unreadable))
-    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
     yield warning(
         "rights",
-        f"user {os.geteuid()} may not read {', '.join(paths[:_SHOWN])}{more}: what is said of these is incomplete",
+        f"user {os.geteuid()} may not read {listed(paths, _SHOWN)}: what is said of these is incomplete",
         "run as root",
         unreadable=paths,
     )

@@ -10,6 +10,7 @@ from dra_driver.doctor.driver import Driver
 from dra_driver.doctor.findings import Finding, ok, problem, warning
 from dra_driver.model.devices import Gpu, Inventory
 from dra_driver.model.errors import ControlError, DriverNotReady
+from dra_driver.model.texts import listed
 
 LIMITS_IN_TOOLKIT: Final = (1, 20, 1)
 """First version of the container toolkit whose hook sets memory limits."""
@@ -71,7 +72,7 @@ def _listed(inventory: Inventory, driver: Driver) -> Finding:
     if missing:
         return problem(
             "nvml",
-            f"{message}; not listed, though on the PCI bus: {_some(missing)}",
+            f"{message}; not listed, though on the PCI bus: {listed(missing, _SHOWN)}",
             "see dmesg for XID 79 (fallen off the bus) or a failed start of the card; it may need a reset or a reboot",
             **facts,
         )
@@ -95,14 +96,16 @@ def check_persistence(inventory: Inventory) -> Iterator[Finding]:
     if off:
         yield warning(
             "persistence",
-            f"off for {_some(off)}: such a card forgets compute mode and time slice when its last user closes it, so "
-            "what a claim has set is lost if this driver restarts before the pod's first CUDA call; whoever is first "
-            "waits for its start",
+            f"off for {listed(off, _SHOWN)}: such a card forgets compute mode and time slice when its last user closes "
+            "it, so what a claim has set is lost if this driver restarts before the pod's first CUDA call; whoever is "
+            "first waits for its start",
             "run nvidia-persistenced on the host, or nvidia-smi -pm 1",
             **facts,
         )
     elif unknown:
-        yield warning("persistence", f"not told for {_some(unknown)}", "see Persistence Mode in nvidia-smi -q", **facts)
+        yield warning(
+            "persistence", f"not told for {listed(unknown, _SHOWN)}", "see Persistence Mode in nvidia-smi -q", **facts
+        )
     else:
         yield ok("persistence", "on: cards keep compute mode and time slice while nobody uses them", **facts)
 
@@ -124,14 +127,14 @@ def check_memory_limits(
             return
     reasons, remedies = [], []
     if without:
-        reasons.append(f"driver or GPU does not know them ({_some(without)})")
+        reasons.append(f"driver or GPU does not know them ({listed(without, _SHOWN)})")
         remedies.append(f"a driver of branch {_LIMITS_DRIVER} or later has them")
     if cgroup_version == 1:
         reasons.append("cgroups are of version 1")
         remedies.append("boot the node with the unified cgroup hierarchy")
     if hook_version is not None and hook_version < LIMITS_IN_TOOLKIT:
-        reasons.append(f"nvidia-cdi-hook {_dotted(hook_version)} cannot set them")
-        remedies.append(f"container toolkit {_dotted(LIMITS_IN_TOOLKIT)} or later can")
+        reasons.append(f"nvidia-cdi-hook {dotted(hook_version)} cannot set them")
+        remedies.append(f"container toolkit {dotted(LIMITS_IN_TOOLKIT)} or later can")
     if reasons:
         yield warning(
             "memory-limits",
@@ -149,10 +152,6 @@ def version_in(text: str) -> tuple[int, ...] | None:
     return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
 
 
-def _dotted(version: tuple[int, ...]) -> str:
+def dotted(version: tuple[int, ...]) -> str:
+    """``1.20.2``."""
     return ".".join(map(str, version))
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"

@@ -6,9 +6,8 @@ from typing import Final
 from dra_driver.devices.nvml import NvmlSource
 from dra_driver.hostfs import find_library
 from dra_driver.model.devices import Inventory
-from dra_driver.processes import run_limited
+from dra_driver.processes import ENVIRONMENT, run_limited
 
-_ENVIRONMENT: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 _SECONDS: Final = 5.0
 _CGROUP: Final = Path("/sys/fs/cgroup")
 
@@ -30,7 +29,7 @@ class LiveProbes:
     def version_text(self, program: Path) -> str:
         """See Probes."""
         try:
-            return run_limited((str(program), "--version"), _ENVIRONMENT, _SECONDS).output
+            return run_limited((str(program), "--version"), ENVIRONMENT, _SECONDS).output
         except (OSError, TimeoutError):
             return ""
 

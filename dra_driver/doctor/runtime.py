@@ -6,7 +6,7 @@ from typing import Final
 
 from dra_driver.doctor import containerd
 from dra_driver.doctor.findings import Finding, ok, problem, warning
-from dra_driver.doctor.gpus import Probes, version_in
+from dra_driver.doctor.gpus import Probes, dotted, version_in
 from dra_driver.doctor.host import Host
 from dra_driver.hostfs import BINARY_DIRECTORIES
 from dra_driver_api import names
@@ -127,9 +127,9 @@ def check_toolkit(
     generator_version = _version(host, generator, probes)
     facts = {
         "hook": None if hook is None else str(hook),
-        "hookVersion": _dotted(hook_version),
+        "hookVersion": hook_version and dotted(hook_version),
         "generator": None if generator is None else str(generator),
-        "generatorVersion": _dotted(generator_version),
+        "generatorVersion": generator_version and dotted(generator_version),
     }
     listed = f"{GENERATOR} {_shown(generator, generator_version)}"
     if hook is not None:
@@ -148,11 +148,7 @@ def check_toolkit(
 def _shown(path: Path | None, version: tuple[int, ...] | None) -> str:
     if path is None:
         return "is not there"
-    return f"{_dotted(version) or 'of unknown version'} ({path})"
-
-
-def _dotted(version: tuple[int, ...] | None) -> str | None:
-    return None if version is None else ".".join(map(str, version))
+    return f"{dotted(version) if version else 'of unknown version'} ({path})"
 
 
 def _version(host: Host, program: Path | None, probes: Probes | None) -> tuple[int, ...] | None:
