@@ -191,6 +191,9 @@ class _Dev:
 
     def __init__(self, roots: DriverRoots) -> None:
         self.roots = roots
+        # Joined once: a claim asks for many names.
+        self._seen_dev = str(roots.container_dev_root / "dev")
+        self._host_dev = str(roots.dev_root / "dev")
 
     def state(self, name: str) -> os.stat_result | None:
         """State of a node, None when it is not there. Links stay inside the root. Raises CdiError."""
@@ -229,10 +232,10 @@ class _Dev:
         return host if host == seen else f"{host} (seen here as {seen})"
 
     def _seen(self, name: str) -> str:
-        return f"{self.roots.container_dev_root / 'dev'}/{name}"
+        return f"{self._seen_dev}/{name}"
 
     def _on_host(self, name: str) -> str:
-        return f"{self.roots.dev_root / 'dev'}/{name}"
+        return f"{self._host_dev}/{name}"
 
 
 _FILE_KINDS: Final = {
