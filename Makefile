@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Test workers and the drivers that tests start import the same modules a few hundred times: compile them once.
+unexport PYTHONDONTWRITEBYTECODE
 # Tests wait for processes for half of their time, so that small machines serve more workers than they have cores.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 4 : n)))
 # The local cluster: version of Kubernetes, nodes, simulated GPUs of each.
