@@ -15,12 +15,10 @@ from pathlib import Path
 
 from dra_driver.cdi import builtin
 from dra_driver.cdi.device_nodes import DeviceNodes
-from dra_driver.cdi.hook_program import NAME as HOOK_NAME
 from dra_driver.cdi.hook_program import HookFinder, HookProgram, NoHookProgram
 from dra_driver.cdi.host_programs import ProgramFailed, Toolbox
 from dra_driver.cdi.layout import FileEdits, Finds, hook_free, with_hooks
 from dra_driver.cdi.spec import DeviceNode, Edits
-from dra_driver.cdi.toolkit import NAME as GENERATOR_NAME
 from dra_driver.cdi.toolkit import Generator, NoToolkit
 from dra_driver.cdi.tools import HOOK_FREE, EditsSource, HookMode, Tools
 from dra_driver.cdi.watch import Watch, watch
@@ -31,7 +29,6 @@ from dra_driver.model.errors import CdiError
 log = logging.getLogger(__name__)
 
 _VERSION = re.compile(r"[0-9]+(?:\.[0-9]+)+")
-_LDCONFIG = ("sbin/ldconfig", "sbin/ldconfig.real", "usr/sbin/ldconfig")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +127,8 @@ class _Files:
         toolbox = Toolbox(roots, tools.shared)
         self._roots = roots
         self._tools = tools
-        self._toolbox = toolbox
-        self._hooks = HookFinder(toolbox, tools.hook_path, tools.shared, tools.places(HOOK_NAME))
-        self._generator = Generator(roots, toolbox, tools.shared, tools.ctk_path, tools.places(GENERATOR_NAME))
+        self._hooks = HookFinder(toolbox, tools)
+        self._generator = Generator(roots, toolbox, tools)
 
     def programs(self) -> tuple[Path, ...]:
         """Programs that matter, there or not."""
@@ -143,7 +139,7 @@ class _Files:
 
     def copies(self) -> tuple[Path, ...]:
         """Files that looking has made."""
-        return () if self._tools.hooks is HookMode.NONE else (self._hooks.copy,)
+        return () if self._tools.hooks is HookMode.NONE else (self._tools.hook_copy,)
 
     def find(self, driver_version: str) -> tuple[FileEdits, Sequence[Path], str]:
         """The edits, the files behind them as seen here, and in words how they came about. Raises CdiError."""
@@ -169,10 +165,6 @@ class _Files:
         if self._tools.hooks is HookMode.NONE:
             return None, "--cdi-hooks=none"
         try:
-            if self._toolbox.lacks(*_LDCONFIG):
-                raise NoHookProgram(
-                    f"the host has no {' or '.join(f'/{path}' for path in _LDCONFIG)} for hooks to call"
-                )
             return self._hooks.find(), ""
         except NoHookProgram as error:
             if self._tools.hooks is HookMode.AUTO:

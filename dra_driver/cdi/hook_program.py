@@ -16,11 +16,12 @@ from typing import Final
 
 from dra_driver.cdi.host_programs import HostProgram, ProgramFailed, Toolbox
 from dra_driver.cdi.spec import Hook
+from dra_driver.cdi.tool_search import hook_places, why_hooks_would_fail
+from dra_driver.cdi.tools import HOOK, Tools
 from dra_driver.model.errors import CdiError
 
 log = logging.getLogger(__name__)
 
-NAME: Final = "nvidia-cdi-hook"
 SYMLINKS: Final = "create-symlinks"
 COMPAT: Final = "enable-cuda-compat"
 LDCACHE: Final = "update-ldcache"
@@ -52,54 +53,50 @@ class HookProgram:
 
     def hook(self, subcommand: str, arguments: Iterable[str]) -> Hook:
         """A call of it, as NVIDIA's own tools write it."""
-        return Hook(stage=STAGE, path=self.path, args=(NAME, subcommand, *arguments), env=ENVIRONMENT)
+        return Hook(stage=STAGE, path=self.path, args=(HOOK, subcommand, *arguments), env=ENVIRONMENT)
 
 
 class HookFinder:
-    """Finds the program, copies it where need be, and asks it what it can do.
+    """Finds the program, copies it where need be, and asks it what it can do."""
 
-    given: a host path that a person set. copies: the plugin's directory. own: where this driver's image may have it.
-    """
-
-    def __init__(self, toolbox: Toolbox, given: Path | None, copies: Path, own: tuple[Path, ...]) -> None:
+    def __init__(self, toolbox: Toolbox, tools: Tools) -> None:
         self._toolbox = toolbox
-        self._given = given
-        self.copy = copies / NAME
-        self._own = own
+        self._tools = tools
         self._told: set[str] = set()
 
     @property
     def watched(self) -> tuple[Path, ...]:
         """What a result rests on, there or not."""
-        return (*self._own, *self._toolbox.candidates(NAME, self._given))
+        return hook_places(self._toolbox, self._tools).watched
 
     def find(self) -> HookProgram:
         """Raises NoHookProgram; CdiError where the program that a person named cannot be used."""
-        if self._given is not None:
-            return self._find_given(self._given)
+        if why := why_hooks_would_fail(self._toolbox):
+            raise NoHookProgram(why)
+        places = hook_places(self._toolbox, self._tools)
+        if self._tools.hook_path is not None:
+            return self._find_given(self._tools.hook_path, next(iter(places.host), None))
         reasons = []
-        own = next((path for path in self._own if path.is_file()), None)
-        if own is not None:
+        if (own := places.own_program) is not None:
             try:
-                return self._asked(self._copied(own))
+                return self._asked(self._copied(own.seen))
             except (ProgramFailed, OSError) as error:
                 reasons.append(str(error))
-        for program in self._toolbox.programs(NAME):
+        for program in places.host_programs:
             try:
                 return self._asked(program)
             except ProgramFailed as error:
                 reasons.append(str(error))
-        raise NoHookProgram("; ".join(reasons) or f"there is no {NAME} in {self._searched()}")
+        raise NoHookProgram("; ".join(reasons) or f"there is no {HOOK} in {places.searched}")
 
-    def _find_given(self, path: Path) -> HookProgram:
-        program = self._toolbox.at(path)
+    def _find_given(self, path: Path, program: HostProgram | None) -> HookProgram:
         if program is None:
-            if self._toolbox.sees(path):
-                raise CdiError(f"--nvidia-cdi-hook-path (NVIDIA_CDI_HOOK_PATH): found {path}, there is no such program")
             self._tell(
                 f"{path} cannot be seen from here: it is taken to have all hooks, as --nvidia-cdi-hook-path says"
             )
             return HookProgram(str(path), frozenset(HOOKS))
+        if not program.is_there:
+            raise CdiError(f"--nvidia-cdi-hook-path (NVIDIA_CDI_HOOK_PATH): found {path}, there is no such program")
         try:
             return self._asked(program)
         except ProgramFailed as error:
@@ -118,18 +115,15 @@ class HookFinder:
 
     def _copied(self, own: Path) -> HostProgram:
         """Never written in place: a container that starts meanwhile may be running it. Raises OSError."""
-        if not (self.copy.is_file() and os.access(self.copy, os.X_OK) and filecmp.cmp(own, self.copy, False)):
-            self.copy.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            fresh = self.copy.with_name(f".{NAME}.{os.getpid()}")
+        copy = self._tools.hook_copy
+        if not (copy.is_file() and os.access(copy, os.X_OK) and filecmp.cmp(own, copy, False)):
+            copy.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            fresh = copy.with_name(f".{HOOK}.{os.getpid()}")
             shutil.copyfile(own, fresh)
             fresh.chmod(0o755)
-            fresh.replace(self.copy)
-            log.info("%s copied to %s, for the container runtime to call", own, self.copy)
-        return HostProgram(self.copy, self.copy)
-
-    def _searched(self) -> str:
-        places = (*self._own, *self._toolbox.host_paths(NAME))
-        return ", ".join(dict.fromkeys(str(place.parent) for place in places))
+            fresh.replace(copy)
+            log.info("%s copied to %s, for the container runtime to call", own, copy)
+        return HostProgram(copy, copy)
 
     def _tell(self, text: str) -> None:
         """Once, however often containers are planned."""

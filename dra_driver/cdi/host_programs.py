@@ -1,4 +1,4 @@
-"""Programs of NVIDIA's container toolkit that the host has: where they are, and running them from in here.
+"""Programs of the host: where they are seen in here, and running them.
 
 A host's program may have been built for a newer C library than the one in here; it is then run with the host's own
 loader and libraries.
@@ -7,12 +7,12 @@ loader and libraries.
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dra_driver.hostfs import BINARY_DIRECTORIES, LIBRARY_DIRECTORIES, DriverRoots, find_file, resolve_inside
+from dra_driver.hostfs import LIBRARY_DIRECTORIES, DriverRoots, find_file, resolve_inside
 from dra_driver.processes import ENVIRONMENT, Finished, run_limited
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,11 @@ class HostProgram:
     seen: Path
     host_path: Path
     root: Path | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is such a file; False also where this process may not look."""
+        return os.path.isfile(self.seen)
 
     def run(self, arguments: Sequence[str], timeout_s: float) -> Finished:
         """Run it to its end. Raises ProgramFailed, also for an exit code that is not 0."""
@@ -70,44 +75,25 @@ class Toolbox:
         self._shared = shared
         self._host = roots.container_driver_root if roots.driver_root == Path("/") else None
 
-    def programs(self, name: str) -> Iterator[HostProgram]:
-        """The host's programs of this name, in the order of its directories."""
-        for path in self.host_paths(name):
-            program = self.at(path)
-            if program is not None:
-                yield program
+    @property
+    def sees_host(self) -> bool:
+        """Whether the host's own directories are seen here."""
+        return self._host is not None
 
-    def host_paths(self, name: str) -> tuple[Path, ...]:
-        """Where the host may have a program, as far as that is seen here."""
-        directories = [directory for directory in BINARY_DIRECTORIES if directory] if self._host is not None else []
-        return tuple(Path("/", directory, name) for directory in directories)
-
-    def candidates(self, name: str, given: Path | None) -> tuple[Path, ...]:
-        """The same places as seen here, and that of a given host path."""
-        paths = self.host_paths(name) if given is None else (given,)
-        return tuple(seen for path in paths if (seen := self._place(path)) is not None)
-
-    def at(self, host_path: Path) -> HostProgram | None:
-        """The program at a path of the host; None when there is none, or its place is not seen here."""
-        place = self._place(host_path)
-        if place is None or not place.is_file():
-            return None
-        return HostProgram(place, host_path, self._host)
-
-    def sees(self, host_path: Path) -> bool:
-        """Whether this path of the host is seen here, whatever is there."""
-        return self._place(host_path) is not None
+    def place(self, host_path: Path) -> HostProgram | None:
+        """The program at a path of the host, there or not, links resolved if it is; None when it is not seen here."""
+        seen = self._seen(host_path)
+        return None if seen is None else HostProgram(seen, host_path, self._host)
 
     def lacks(self, *paths: str) -> bool:
         """Whether the host is known to have none of these paths, relative to its ``/``."""
         host = self._host
         return host is not None and all(resolve_inside(host, path) is None for path in paths)
 
-    def _place(self, host_path: Path) -> Path | None:
-        """Where a path of the host is seen, links resolved if it is there."""
+    def _seen(self, host_path: Path) -> Path | None:
         root, seen_root = self._roots.driver_root, self._roots.container_driver_root
         # Where the driver root is seen at its own path, this process most likely runs on the host itself.
-        if host_path.is_relative_to(self._shared) or (root == seen_root and host_path.is_file()):
+        if host_path.is_relative_to(self._shared) or (root == seen_root and os.path.isfile(host_path)):
             return host_path
         if not host_path.is_relative_to(root):
             return None

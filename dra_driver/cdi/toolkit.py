@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from dra_driver.cdi.hook_program import NAME as HOOK_NAME
 from dra_driver.cdi.hook_program import HookProgram
 from dra_driver.cdi.host_programs import HostProgram, ProgramFailed, Toolbox
 from dra_driver.cdi.layout import FileEdits
 from dra_driver.cdi.libraries import REQUIRED_LIBRARIES
 from dra_driver.cdi.spec import VOID, Env, Hook, Mount
+from dra_driver.cdi.tool_search import generator_places
+from dra_driver.cdi.tools import GENERATOR, HOOK, Tools
 from dra_driver.hostfs import DriverRoots
 
-NAME: Final = "nvidia-ctk"
 RUN_SECONDS: Final = 20.0
 
 _WITHOUT_DEVICES: Final = "--device-id=none"
@@ -32,21 +32,17 @@ class NoToolkit(Exception):
 
 
 class Generator:
-    """Runs nvidia-ctk. given: the program, as a person named it. own: where this driver's image may have it."""
+    """Runs nvidia-ctk."""
 
-    def __init__(
-        self, roots: DriverRoots, toolbox: Toolbox, shared: Path, given: Path | None, own: tuple[Path, ...]
-    ) -> None:
+    def __init__(self, roots: DriverRoots, toolbox: Toolbox, tools: Tools) -> None:
         self._roots = roots
         self._toolbox = toolbox
-        self._shared = shared
-        self._given = given
-        self._own = own
+        self._tools = tools
 
     @property
     def watched(self) -> tuple[Path, ...]:
         """What a result rests on, there or not."""
-        return (self._given,) if self._given is not None else (*self._own, *self._toolbox.candidates(NAME, None))
+        return generator_places(self._toolbox, self._tools).watched
 
     def generate(self, driver_version: str, hooks: HookProgram) -> tuple[FileEdits, list[Path]]:
         """The edits, and the files behind them as seen here.
@@ -55,27 +51,18 @@ class Generator:
         every file there and under the driver root.
         """
         failure: ProgramFailed | None = None
-        for program in self._programs():
+        places = generator_places(self._toolbox, self._tools)
+        for program in places.programs:
             try:
                 return self._understood(self._run(program, hooks), program, driver_version, hooks)
             except ProgramFailed as error:
                 failure = error
         if failure is None:
-            places = (self._given,) if self._given is not None else (*self._own, *self._toolbox.host_paths(NAME))
-            searched = dict.fromkeys(str(place.parent) for place in places)
-            raise NoToolkit(f"there is no {NAME} in {', '.join(searched)}")
+            raise NoToolkit(f"there is no {GENERATOR} in {places.searched}")
         raise failure
 
-    def _programs(self) -> Iterator[HostProgram]:
-        own = self._own if self._given is None else (self._given,)
-        first = next((path for path in own if path.is_file()), None)
-        if first is not None:
-            yield HostProgram(first, first)
-        if self._given is None:
-            yield from self._toolbox.programs(NAME)
-
     def _run(self, program: HostProgram, hooks: HookProgram) -> bytes:
-        output = self._shared / f".{NAME}.{os.getpid()}.json"
+        output = self._tools.shared / f".{GENERATOR}.{os.getpid()}.json"
         arguments = (
             "cdi",
             "generate",
@@ -87,7 +74,7 @@ class Generator:
             f"--output={output}",
         )
         try:
-            self._shared.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._tools.shared.mkdir(mode=0o750, parents=True, exist_ok=True)
             try:
                 program.run((*arguments, _WITHOUT_DEVICES), RUN_SECONDS)
             except ProgramFailed as error:
@@ -142,6 +129,6 @@ def _hooks(entries: Sequence[Mapping[str, Any]], program: HookProgram) -> Iterat
             yield Hook(
                 stage=entry["hookName"],
                 path=program.path,
-                args=(HOOK_NAME, *arguments),
+                args=(HOOK, *arguments),
                 env=tuple(entry.get("env", ())),
             )

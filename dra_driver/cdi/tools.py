@@ -5,6 +5,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+HOOK: Final = "nvidia-cdi-hook"
+GENERATOR: Final = "nvidia-ctk"
+
 
 class EditsSource(Enum):
     """Who looks for the driver's files: AUTO is NVIDIA_CTK where that program is, else BUILTIN."""
@@ -27,7 +30,7 @@ class Tools:
     """hook_path: the hook program on the host, as a person gave it. ctk_path: nvidia-ctk, as this process sees it.
 
     shared: the plugin's directory, which has the same path here and on the host. own: directories of programs in this
-    driver's image, or wherever it runs; the first that has a program of the toolkit wins.
+    driver's image, or wherever it runs.
     """
 
     shared: Path
@@ -37,9 +40,10 @@ class Tools:
     ctk_path: Path | None = None
     own: tuple[Path, ...] = (Path("/usr/bin"),)
 
-    def places(self, name: str) -> tuple[Path, ...]:
-        """Where a program of this name may be in our own directories."""
-        return tuple(directory / name for directory in self.own)
+    @property
+    def hook_copy(self) -> Path:
+        """Where the host finds the hook program that lies in one of our own directories."""
+        return self.shared / HOOK
 
 
 HOOK_FREE: Final = Tools(shared=Path("/nonexistent"), edits=EditsSource.BUILTIN, hooks=HookMode.NONE)

@@ -2,17 +2,21 @@
 
 import argparse
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dra_driver import settings
+from dra_driver.cdi.tools import Tools
 from dra_driver.commands.output import plural, write, write_json
 from dra_driver.doctor.examination import Subject, examine
 from dra_driver.doctor.findings import Finding, Status
 from dra_driver.doctor.host import Host
-from dra_driver.hostfs import DriverRoots, resolve_inside
+from dra_driver.hostfs import DriverRoots
 from dra_driver.model.errors import SettingError
 from dra_driver.settings import DeviceNodesMode, Settings
+from dra_driver.settings.roots import roots_in
+from dra_driver.settings.tools import tools
 
 _DESCRIPTION = """\
 Examine a node: the NVIDIA driver and its device nodes, NVML, the container toolkit, the container
@@ -43,7 +47,10 @@ _SETTINGS = frozenset(
         "device_nodes",
         "alt_proc_devices_path",
         "cdi_root",
+        "cdi_edits",
         "cdi_hook_path",
+        "cdi_hooks",
+        "ctk_path",
         "kubelet_registrar_directory",
         "kubelet_plugins_directory",
         "simulated_node",
@@ -93,22 +100,21 @@ def _examine(subject: Subject) -> list[Finding]:
 def _subject(read: Settings, root: str | None) -> Subject:
     if root is None:
         roots = settings.roots(read)
-        host = _own_host(read, roots)
+        host, toolkit = _own_host(read, roots), tools(read)
     else:
         folder = Path(root)
         if not folder.is_dir():
             raise SettingError(f"--root: found {root}, must be a folder that holds a host's /, e.g. /host")
         host = Host(folder.absolute())
-        roots = _roots_in(folder.absolute(), read)
+        roots, toolkit = roots_in(folder.absolute(), read), _tools_of(host, folder.absolute(), read)
     return Subject(
         host=host,
         roots=roots,
         cdi_root=read.cdi_root,
         registry=read.kubelet_registrar_directory,
         plugins=read.kubelet_plugins_directory,
-        plugin_directory=read.plugin_directory,
+        tools=toolkit,
         makes_nodes=read.device_nodes is DeviceNodesMode.CREATE,
-        hook_path=read.cdi_hook_path,
         devices_file=read.alt_proc_devices_path,
         simulated=read.simulated_node,
     )
@@ -129,17 +135,13 @@ def _own_host(read: Settings, roots: DriverRoots) -> Host:
     return Host(roots.container_driver_root if roots.driver_root == Path("/") else None, here)
 
 
-def _roots_in(folder: Path, read: Settings) -> DriverRoots:
-    """The roots of a host whose ``/`` is a folder; the dev root by the same rule as on a node."""
-    seen = resolve_inside(folder, read.driver_root) or folder / str(read.driver_root).lstrip("/")
-    brings_nodes = any(name.startswith("nvidia") for name in Host(seen).names(Path("/dev")))
-    dev_root = read.dev_root or (read.driver_root if brings_nodes else Path("/"))
-    return DriverRoots(
-        driver_root=read.driver_root,
-        dev_root=dev_root,
-        container_driver_root=seen,
-        container_dev_root=resolve_inside(folder, dev_root) or folder / str(dev_root).lstrip("/"),
-    )
+def _tools_of(host: Host, folder: Path, read: Settings) -> Tools:
+    """The driver's image is not part of a folder, but the hook program that the driver copied out of it is. On the
+    running machine this process may be in that image itself.
+    """
+    found = tools(read)
+    copies = host.seen(read.plugin_directory) or folder / str(read.plugin_directory).lstrip("/")
+    return replace(found, own=(copies, *(found.own if host.is_this_machine else ())))
 
 
 def _line(finding: Finding) -> str:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.cdi.device_nodes import DeviceNodes
+from dra_driver.cdi.tools import Tools
 from dra_driver.doctor.driver import Driver, check_device_nodes, check_driver, look
 from dra_driver.doctor.findings import Finding, ok, warning
 from dra_driver.doctor.gpus import Probes, ask, check_memory_limits, check_persistence
 from dra_driver.doctor.host import Host
 from dra_driver.doctor.kubelet import check_directories, check_publishers
-from dra_driver.doctor.runtime import cgroup_version, check_cdi_root, check_cgroups, check_runtime, check_toolkit
+from dra_driver.doctor.runtime import cgroup_version, check_cdi_root, check_cgroups, check_runtime
+from dra_driver.doctor.toolkit import check_toolkit
 from dra_driver.hostfs import DriverRoots
 from dra_driver.model.errors import CdiError
 from dra_driver.model.texts import listed
@@ -23,8 +25,9 @@ _SHOWN = 4
 class Subject:
     """What is examined: a host, and this driver's settings for it. Paths are the host's but for ``roots``' seen ones.
 
-    makes_nodes: --device-nodes=create. plugin_directory: this driver's own, below ``plugins``. simulated: the scenario,
-    if the driver serves GPUs of one. placeholders: regular files count as device nodes.
+    tools: with the directories of the driver's own programs, as far as they are seen here. makes_nodes:
+    --device-nodes=create. simulated: the scenario, if the driver serves GPUs of one. placeholders: regular files count
+    as device nodes.
     """
 
     host: Host
@@ -32,9 +35,8 @@ class Subject:
     cdi_root: Path
     registry: Path
     plugins: Path
-    plugin_directory: Path
+    tools: Tools
     makes_nodes: bool = True
-    hook_path: Path | None = None
     devices_file: Path | None = None
     simulated: str | None = None
     placeholders: bool = False
@@ -70,11 +72,11 @@ def _hardware(subject: Subject, probes: Probes | None) -> list[Finding]:
     findings += check_device_nodes(driver, nodes, subject.makes_nodes)
     inventory, asked = ask(driver, probes)
     findings += asked
-    toolkit, hook_version = check_toolkit(host, subject.plugin_directory, subject.hook_path, probes)
+    toolkit, hook_version = check_toolkit(host, subject.roots, subject.tools, probes)
     if inventory is not None and probes is not None:
         findings += check_persistence(inventory)
         findings += check_memory_limits(inventory.gpus, probes, cgroup_version(host), hook_version)
-    return [*findings, *toolkit]
+    return [*findings, toolkit]
 
 
 def _node(host: Host, driver: Driver) -> Finding:

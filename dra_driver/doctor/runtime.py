@@ -1,4 +1,4 @@
-"""Checks of what turns a claim's CDI spec into a container: container runtime, NVIDIA's container toolkit, cgroups."""
+"""Checks of what turns a claim's CDI spec into a container: its directory, container runtime, cgroups."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,16 +6,9 @@ from typing import Final
 
 from dra_driver.doctor import containerd
 from dra_driver.doctor.findings import Finding, ok, problem, warning
-from dra_driver.doctor.gpus import Probes, dotted, version_in
+from dra_driver.doctor.gpus import Probes, version_in
 from dra_driver.doctor.host import Host
-from dra_driver.hostfs import BINARY_DIRECTORIES
 from dra_driver_api import names
-
-HOOK: Final = "nvidia-cdi-hook"
-GENERATOR: Final = "nvidia-ctk"
-
-_PROGRAM_DIRECTORIES: Final = (*filter(None, BINARY_DIRECTORIES), "usr/local/bin", "usr/local/nvidia/toolkit")
-"""The last is where the GPU Operator puts the toolkit."""
 
 _CRIO: Final = ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d")
 _TOOLKIT_CONFIG: Final = "/etc/nvidia-container-runtime/config.toml"
@@ -113,42 +106,6 @@ def _default_runtime(host: Host, config: containerd.Containerd) -> Iterator[Find
 def _plain(path: Path) -> Path:
     """``/var/run`` is ``/run`` on every host of today."""
     return Path("/run", path.relative_to("/var/run")) if path.is_relative_to("/var/run") else path
-
-
-def check_toolkit(
-    host: Host, plugin_directory: Path, given: Path | None, probes: Probes | None
-) -> tuple[list[Finding], tuple[int, ...] | None]:
-    """Which hook program containers are finished with, and its version if known. given: --nvidia-cdi-hook-path."""
-    places = [Path("/", directory) for directory in _PROGRAM_DIRECTORIES]
-    hooks = [given] if given else [plugin_directory / HOOK, *(place / HOOK for place in places)]
-    hook = next((path for path in hooks if host.is_file(path)), None)
-    generator = next((place / GENERATOR for place in places if host.is_file(place / GENERATOR)), None)
-    hook_version = _version(host, hook, probes)
-    generator_version = _version(host, generator, probes)
-    facts = {
-        "hook": None if hook is None else str(hook),
-        "hookVersion": hook_version and dotted(hook_version),
-        "generator": None if generator is None else str(generator),
-        "generatorVersion": generator_version and dotted(generator_version),
-    }
-    listed = f"{GENERATOR} {_shown(generator, generator_version)}"
-    if hook is not None:
-        return [ok("toolkit", f"{HOOK} {_shown(hook, hook_version)}; {listed}", **facts)], hook_version
-    if given is not None:
-        text = f"--nvidia-cdi-hook-path: there is no {given} on this host"
-        return [problem("toolkit", text, "correct the path, or leave the setting out", **facts)], None
-    if not host.sees(places[0]):
-        text = f"the host's programs cannot be seen from here, and {plugin_directory} has no copy of {HOOK}"
-        return [warning("toolkit", text, "run on the node, or with --root", **facts)], None
-    text = f"no {HOOK}, so containers are set up without hooks: libraries are mounted where loaders look; {listed}"
-    remedy = "nothing, unless images need hooks: then install NVIDIA's container toolkit"
-    return [warning("toolkit", text, remedy, **facts)], None
-
-
-def _shown(path: Path | None, version: tuple[int, ...] | None) -> str:
-    if path is None:
-        return "is not there"
-    return f"{dotted(version) if version else 'of unknown version'} ({path})"
 
 
 def _version(host: Host, program: Path | None, probes: Probes | None) -> tuple[int, ...] | None:

@@ -13,13 +13,11 @@ def roots(settings: Settings, mounted_driver_root: Path = _MOUNTED_DRIVER_ROOT) 
     """The four roots; settings win over what is found.
 
     The driver root is seen under ``mounted_driver_root`` when that directory exists, else at its own path.
-    The dev root is the driver root if it holds ``dev/nvidia*`` (a driver container keeps its own nodes), else
-    ``/``.
     """
     seen_driver = settings.container_driver_root or (
         mounted_driver_root if mounted_driver_root.is_dir() else settings.driver_root
     )
-    dev_root = settings.dev_root or (settings.driver_root if _has_device_nodes(seen_driver) else _ROOT)
+    dev_root = _dev_root(settings, seen_driver)
     seen_dev = settings.container_dev_root or _seen_dev_root(dev_root, settings.driver_root, seen_driver)
     return DriverRoots(
         driver_root=settings.driver_root,
@@ -27,6 +25,28 @@ def roots(settings: Settings, mounted_driver_root: Path = _MOUNTED_DRIVER_ROOT) 
         container_driver_root=seen_driver,
         container_dev_root=seen_dev,
     )
+
+
+def roots_in(folder: Path, settings: Settings) -> DriverRoots:
+    """The four roots of a host whose ``/`` is a folder here, as the driver on that host would have them."""
+    seen_driver = _inside(folder, settings.driver_root)
+    dev_root = _dev_root(settings, seen_driver)
+    return DriverRoots(
+        driver_root=settings.driver_root,
+        dev_root=dev_root,
+        container_driver_root=seen_driver,
+        container_dev_root=_inside(folder, dev_root),
+    )
+
+
+def _dev_root(settings: Settings, seen_driver: Path) -> Path:
+    """The driver root if it holds ``dev/nvidia*`` (a driver container keeps its own nodes), else ``/``."""
+    return settings.dev_root or (settings.driver_root if _has_device_nodes(seen_driver) else _ROOT)
+
+
+def _inside(folder: Path, host_path: Path) -> Path:
+    """Where a host path is seen in the folder, there or not."""
+    return resolve_inside(folder, host_path) or folder / str(host_path).lstrip("/")
 
 
 def _seen_dev_root(dev_root: Path, driver_root: Path, seen_driver: Path) -> Path:

@@ -19,6 +19,8 @@ Layers are kept in ${XDG_CACHE_HOME:-~/.cache}/dra-driver-gpu/image; the same in
 _EPILOG = """\
 examples:
   python -m hack.image --output build/driver.tar
+  python -m hack.image --output build/driver.tar \\
+    --nvidia-cdi-hook "$(python -m hack.cluster tool nvidia)/nvidia-cdi-hook"
   python -m hack.image gpu-report --output build/gpu-report.tar
   ctr -n k8s.io images import build/driver.tar
 
@@ -60,7 +62,9 @@ def _build(options: argparse.Namespace) -> tuple[Image, int]:
         return gpu_report.image(options.name or gpu_report.NAME, platforms.native(), options.busybox)
     machine = platforms.MACHINES[options.architecture] if options.architecture else platforms.native()
     release = platforms.RELEASES[options.base]
-    return driver.image(options.name or driver.NAME, release, machine, fresh=options.refresh)
+    return driver.image(
+        options.name or driver.NAME, release, machine, fresh=options.refresh, hook=options.nvidia_cdi_hook
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,6 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     of_driver.add_argument("--base", choices=tuple(platforms.RELEASES), default="debian", help="default: debian (12)")
     of_driver.add_argument("--architecture", choices=tuple(platforms.MACHINES), help="default: this machine's")
     of_driver.add_argument("--refresh", action="store_true", help="today's Debian packages, whatever is in the cache")
+    of_driver.add_argument(
+        "--nvidia-cdi-hook", type=Path, metavar="FILE", help="put this program of NVIDIA's container toolkit into it"
+    )
     of_report = parser.add_argument_group("gpu-report")
     of_report.add_argument("--busybox", type=Path, metavar="FILE", help="static busybox (default: the one on PATH)")
     return parser

@@ -9,19 +9,23 @@ from hack.image.errors import ImageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A CPU architecture. name: as Debian and OCI write it. wheel: as wheel tags do. loader: of its glibc programs."""
+    """A CPU architecture. name: as Debian and OCI write it. wheel: as wheel tags do. loader: of its glibc programs.
+
+    elf: its number in programs.
+    """
 
     name: str
     wheel: str
     triplet: str
     loader: str
+    elf: int
 
 
 MACHINES: Final = {
     machine.name: machine
     for machine in (
-        Machine(name="amd64", wheel="x86_64", triplet="x86_64-linux-gnu", loader="ld-linux-x86-64.so.2"),
-        Machine(name="arm64", wheel="aarch64", triplet="aarch64-linux-gnu", loader="ld-linux-aarch64.so.1"),
+        Machine(name="amd64", wheel="x86_64", triplet="x86_64-linux-gnu", loader="ld-linux-x86-64.so.2", elf=62),
+        Machine(name="arm64", wheel="aarch64", triplet="aarch64-linux-gnu", loader="ld-linux-aarch64.so.1", elf=183),
     )
 }
 

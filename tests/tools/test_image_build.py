@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 import dra_driver
-from hack.image import base, bytecode, cli, driver, elf, gpu_report, layers, platforms, programs, wheels
+from hack.image import base, bytecode, cli, driver, elf, gpu_report, hook_program, layers, platforms, programs, wheels
 from hack.image.errors import ImageError
 from hack.image.oci import Image
 from tests import helm
@@ -73,6 +74,91 @@ def test_base_whose_interpreter_could_not_be_loaded_is_refused(tmp_path: Path) -
     shutil.copyfile(Path(sys.executable).resolve(), tmp_path / "python")
     with pytest.raises(ImageError, match=r"python asks for the loader /lib.*, which is not in the packages"):
         base._check(tmp_path, "python")
+
+
+# The hook program.
+
+
+def program(path: Path, machine: int, loader: str | None = None, mode: int = 0o700) -> Path:
+    """An ELF file with nothing in it but what machine it is for and which loader it asks for."""
+    text = f"{loader}\0".encode() if loader else b""
+    table = struct.pack("<IIQQQQQQ", 3, 4, 120, 0, 0, len(text), len(text), 1) if loader else b""
+    header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack(
+        "<HHIQQQIHHHHHH", 2, machine, 1, 0, 64, 0, 0, 64, 56, 1 if loader else 0, 0, 0, 0
+    )
+    path.write_bytes(header + table + text)
+    path.chmod(mode)
+    return path
+
+
+AMD64, ARM64 = platforms.MACHINES["amd64"], platforms.MACHINES["arm64"]
+
+
+@pytest.fixture
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("loader", [None, "/lib64/ld-linux-x86-64.so.2"], ids=["static", "dynamic"])
+def test_hook_program_is_put_where_the_driver_in_the_image_looks_and_all_may_run_it(
+    tmp_path: Path, cache_folder: Path, loader: str | None
+) -> None:
+    given = program(tmp_path / "built-hook", 62, loader)
+    layers.unpack(hook_program.layer(given, AMD64)[0], tmp_path / "root")
+
+    looked_in = [str(Path("/", hook_program.PLACE).parent)]
+    assert set(looked_in) <= set(driver.ENVIRONMENT["PATH"].split(":"))
+    (found,) = [path for path in (tmp_path / "root").rglob("*") if path.is_file()]
+    assert found == tmp_path / "root/usr/bin/nvidia-cdi-hook"
+    assert found.read_bytes() == given.read_bytes()
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "root").rglob("*")} == {0o755}
+
+
+def test_hook_layer_comes_from_the_cache_for_the_same_program_only(tmp_path: Path, cache_folder: Path) -> None:
+    first = hook_program.layer(program(tmp_path / "hook", 62), AMD64)
+    again = hook_program.layer(program(tmp_path / "same", 62), AMD64)
+    other = hook_program.layer(program(tmp_path / "hook", 62, "/lib64/ld-linux-x86-64.so.2"), AMD64)
+
+    assert (first[1], again[1], other[1]) == (False, True, False)
+    assert again[0] == first[0] != other[0]
+
+
+@pytest.mark.parametrize(
+    ("machine", "loader", "image", "said"),
+    [
+        (62, None, ARM64, "for ELF machine 62, the image is for arm64, which is 183"),
+        (183, None, AMD64, "for ELF machine 183, the image is for amd64, which is 62"),
+        (
+            62,
+            "/lib/ld-musl-x86_64.so.1",
+            AMD64,
+            "asks for the loader /lib/ld-musl-x86_64.so.1, the image has ld-linux-",
+        ),
+    ],
+    ids=["amd64 in arm64", "arm64 in amd64", "another C library"],
+)
+def test_hook_program_that_could_not_run_in_the_image_is_refused(
+    tmp_path: Path, machine: int, loader: str | None, image: platforms.Machine, said: str
+) -> None:
+    with pytest.raises(ImageError, match=f"--nvidia-cdi-hook: found {tmp_path}/hook,? .*{said}"):
+        hook_program.layer(program(tmp_path / "hook", machine, loader), image)
+
+
+def test_script_is_no_hook_program(tmp_path: Path) -> None:
+    (tmp_path / "hook").write_text("#!/bin/sh\n" * 10)
+    with pytest.raises(ImageError, match=f"--nvidia-cdi-hook: {tmp_path}/hook is no 64-bit little-endian ELF file: "):
+        hook_program.layer(tmp_path / "hook", AMD64)
+
+
+def test_missing_hook_program_ends_the_command_line_before_anything_is_built(
+    tmp_path: Path, cache_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["--output", str(tmp_path / "image.tar"), "--nvidia-cdi-hook", "/nonexistent/hook"]) == 1
+    assert capsys.readouterr().err.startswith(
+        "image: --nvidia-cdi-hook: found /nonexistent/hook, No such file or directory: name one built for the image"
+    )
+    assert not cache_folder.exists()
 
 
 # The Python layers.

@@ -6,6 +6,7 @@ import pytest
 
 from dra_driver.cdi.hook_program import HOOKS, HookFinder, NoHookProgram
 from dra_driver.cdi.host_programs import Toolbox
+from dra_driver.cdi.tools import Tools
 from dra_driver.hostfs import DriverRoots
 from dra_driver.model.errors import CdiError
 from tests.driver_tree import BOTTLEROCKET, GPU_OPERATOR, DriverTree, driver_tree
@@ -21,7 +22,8 @@ class Node:
         self.shared = base / "plugins/gpu.nvidia.com"
 
     def finder(self, given: Path | None = None) -> HookFinder:
-        return HookFinder(Toolbox(self.tree.roots, self.shared), given, self.shared, (self.image,))
+        tools = Tools(shared=self.shared, hook_path=given, own=(self.image.parent,))
+        return HookFinder(Toolbox(self.tree.roots, self.shared), tools)
 
 
 @pytest.fixture
@@ -99,7 +101,8 @@ def test_missing_program_is_told_with_the_places(node: Node) -> None:
     with pytest.raises(NoHookProgram) as caught:
         node.finder().find()
 
-    host = "/opt/bin, /usr/bin, /usr/sbin, /bin, /sbin, /usr/libexec/nvidia/tesla/bin"
+    host = "/opt/bin, /usr/bin, /usr/sbin, /bin, /sbin, /usr/libexec/nvidia/tesla/bin, "
+    host += "/usr/local/bin, /usr/local/nvidia/toolkit"
     assert str(caught.value) == f"there is no nvidia-cdi-hook in {node.image.parent}, {host}"
 
 
@@ -138,7 +141,8 @@ def test_given_program_is_asked_by_a_driver_that_runs_on_the_host_itself(tmp_pat
     roots = DriverRoots(driver_root=root, dev_root=root, container_driver_root=root, container_dev_root=root)
     given = fake_tools.hook(tmp_path / "opt/bin/nvidia-cdi-hook", ["create-symlinks", "update-ldcache"])
 
-    found = HookFinder(Toolbox(roots, tmp_path / "plugins"), given, tmp_path / "plugins", ()).find()
+    tools = Tools(shared=tmp_path / "plugins", hook_path=given, own=())
+    found = HookFinder(Toolbox(roots, tools.shared), tools).find()
 
     assert (found.path, "enable-cuda-compat" in found.subcommands) == (str(given), False)
 

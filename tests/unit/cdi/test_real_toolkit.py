@@ -174,7 +174,7 @@ def test_program_has_all_the_hooks_that_we_call(tmp_path: Path, programs: Path) 
     roots = DriverTree(tmp_path, GPU_OPERATOR).roots
     shared = tmp_path / "plugins"
 
-    found = HookFinder(Toolbox(roots, shared), None, shared, (programs / "nvidia-cdi-hook",)).find()
+    found = HookFinder(Toolbox(roots, shared), Tools(shared=shared, own=(programs,))).find()
 
     assert set(HOOKS) <= found.subcommands
     assert "commands" not in found.subcommands

@@ -8,6 +8,7 @@ from dra_driver.cdi.host_programs import ProgramFailed, Toolbox
 from dra_driver.cdi.layout import FileEdits
 from dra_driver.cdi.spec import VOID, Env, Hook
 from dra_driver.cdi.toolkit import Generator, NoToolkit
+from dra_driver.cdi.tools import Tools
 from tests.driver_tree import GPU_OPERATOR, VERSION, DriverTree, driver_tree
 from tests.unit.cdi import fake_tools
 
@@ -24,7 +25,9 @@ class Node:
 
     def generate(self, given: Path | None = None) -> FileEdits:
         toolbox = Toolbox(self.tree.roots, self.shared)
-        generator = Generator(self.tree.roots, toolbox, self.shared, given, (self.image,))
+        generator = Generator(
+            self.tree.roots, toolbox, Tools(shared=self.shared, ctk_path=given, own=(self.image.parent,))
+        )
         return generator.generate(VERSION, HOOKS)[0]
 
 

@@ -1,11 +1,15 @@
+import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dra_driver import settings
 from dra_driver.commands.main import main
+from dra_driver.settings.roots import roots_in
 from tests.node_tree import NodeTree
+from tests.unit.cdi import fake_tools
 
 ROOT_ENVIRONMENT = ("NVIDIA_DRIVER_ROOT", "HOST_DRIVER_ROOT", "CDI_ROOT", "SIMULATED_NODE")
 
@@ -88,6 +92,24 @@ def test_driver_container_with_its_own_dev_is_examined_there(
     assert "/run/nvidia/driver/dev/nvidia0" in " ".join(nodes["facts"]["wrong"])
 
 
+@pytest.mark.parametrize("nodes", [[], ["dev/nvidiactl"]], ids=["host's nodes", "nodes of its own"])
+@pytest.mark.parametrize("flags", [[], ["--nvidia-dev-root=/opt"]], ids=["found", "given"])
+def test_folder_has_the_roots_of_the_driver_that_runs_on_it(tmp_path: Path, nodes: list[str], flags: list[str]) -> None:
+    root = tmp_path / "run/nvidia/driver"
+    for name in ("dev/null", *nodes):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    parser = argparse.ArgumentParser()
+    settings.add_options(parser)
+    read = settings.load(parser.parse_args(["--nvidia-driver-root=/run/nvidia/driver", "--node-name=n", *flags]), {})
+
+    seen, running = roots_in(tmp_path, read), settings.roots(read, mounted_driver_root=root)
+
+    assert (seen.driver_root, seen.dev_root) == (running.driver_root, running.dev_root)
+    assert seen.container_driver_root == running.container_driver_root
+    assert seen.container_dev_root == tmp_path / str(running.dev_root).lstrip("/")
+
+
 def test_node_that_simulates_gpus_is_examined_as_such(tree: NodeTree, capsys: pytest.CaptureFixture[str]) -> None:
     code, report = _examined(capsys, tree, "--simulated-node=h200x2")
 
@@ -134,3 +156,35 @@ def test_folder_that_is_none_is_wrong_usage(tmp_path: Path, capsys: pytest.Captu
     assert main(["doctor", "--root", str(tmp_path / "gone")]) == 2
 
     assert f"--root: found {tmp_path}/gone, must be a folder" in capsys.readouterr().err
+
+
+def _toolkit(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
+    main(["doctor", "-o", "json", *flags])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    facts: dict[str, Any] = next(finding["facts"] for finding in findings if finding["check"] == "toolkit")
+    return facts
+
+
+def test_programs_on_path_are_the_drivers_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = NodeTree(tmp_path / "host").gpus().load_driver().install()
+    own = [fake_tools.hook(tmp_path / "bin/nvidia-cdi-hook"), fake_tools.program(tmp_path / "bin/nvidia-ctk", "#!")]
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/nonexistent")
+
+    facts = _toolkit(capsys, f"--container-driver-root={tree.root}", f"--kubelet-plugins-directory-path={tmp_path}")
+
+    assert (facts["hook"], facts["generator"]) == (f"{tmp_path}/gpu.nvidia.com/{own[0].name}", str(own[1]))
+
+
+def test_copy_in_a_folder_shows_that_the_drivers_image_has_the_hook_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = "/var/lib/kubelet/plugins/gpu.nvidia.com/nvidia-cdi-hook"
+    tree = NodeTree(tmp_path / "host").gpus().load_driver().install().add("/usr/bin/nvidia-cdi-hook").add(copy)
+    fake_tools.program(tmp_path / "bin/nvidia-ctk", "#!")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin")
+
+    facts = _toolkit(capsys, f"--root={tree.root}")
+
+    assert (facts["hook"], facts["generator"]) == (copy, None)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.cdi.tools import Tools
 from dra_driver.doctor.examination import Subject, examine
 from dra_driver.doctor.findings import Finding, Status
 from dra_driver.doctor.host import Host
@@ -81,7 +82,7 @@ def subject(tree: NodeTree, driver_root: str = "/", dev_root: str = "/") -> Subj
         cdi_root=Path("/var/run/cdi"),
         registry=Path(KUBELET, "plugins_registry"),
         plugins=Path(KUBELET, "plugins"),
-        plugin_directory=Path(KUBELET, "plugins/gpu.nvidia.com"),
+        tools=Tools(shared=Path(KUBELET, "plugins/gpu.nvidia.com"), own=()),
         placeholders=True,
     )
 

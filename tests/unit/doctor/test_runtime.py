@@ -146,26 +146,6 @@ def test_nvidia_as_the_default_runtime_lets_images_see_gpus_without_a_claim(tmp_
     assert "default-runtime" not in run(tree, Machine()).warnings
 
 
-def test_host_without_hooks_gets_containers_without_hooks(tmp_path: Path, run: Examine) -> None:
-    tree = healthy(tmp_path)
-    tree.path("/usr/bin/nvidia-cdi-hook").unlink()
-
-    assert "without hooks" in run(tree, Machine()).warnings["toolkit"]
-
-
-def test_drivers_own_copy_of_the_hook_counts_first(tmp_path: Path, run: Examine) -> None:
-    copy = "/var/lib/kubelet/plugins/gpu.nvidia.com/nvidia-cdi-hook"
-    tree = healthy(tmp_path).this_driver().add(copy)
-
-    assert run(tree, Machine()).of("toolkit").facts["hook"] == copy
-
-
-def test_hook_that_a_setting_names_and_the_host_has_not_is_a_problem(tmp_path: Path, run: Examine) -> None:
-    found = run(healthy(tmp_path), Machine(), hook_path=Path("/opt/nvidia-cdi-hook"))
-
-    assert found.problems == {"toolkit": "--nvidia-cdi-hook-path: there is no /opt/nvidia-cdi-hook on this host"}
-
-
 def test_bottlerockets_etc_is_no_place_for_specs(tmp_path: Path, run: Examine) -> None:
     tree = healthy(tmp_path, BOTTLEROCKET, node_tree.BOTTLEROCKET)
 
