@@ -11,9 +11,12 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 4 : n)))
 K8S_VERSION ?= 1.36.3
 NODES ?= 1
 GPUS ?= h200x2
+# End-to-end tests wait for most of their time: two workers, each with clusters of its own.
+E2E_WORKERS ?= 2
+E2E_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test tools chart toolkit check fix stubs bench cluster cluster-down cluster-build e2e clean
+.PHONY: help demo test tools chart toolkit check fix stubs bench image cluster cluster-down cluster-build e2e clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-13s %s\n", $$1, $$2}'
@@ -57,6 +60,10 @@ stubs: $(STAMP) ## Generate the gRPC stubs from the .proto files
 bench: $(STAMP) ## Measure prepare, unprepare, start-up and memory
 	$(BIN)/python -m hack.bench
 
+image: $(STAMP) ## Build the driver's image with nvidia-cdi-hook in it: build/driver.tar; needs mmdebstrap, Go, a C compiler
+	folder=$$($(BIN)/python -m hack.cluster tool nvidia) && \
+	$(BIN)/python -m hack.image --output build/driver.tar --nvidia-cdi-hook "$$folder/nvidia-cdi-hook"
+
 cluster: $(STAMP) ## Start a real Kubernetes with the driver on simulated GPUs (K8S_VERSION, NODES, GPUS); as root
 	$(BIN)/python -m hack.cluster up --k8s $(K8S_VERSION) --nodes $(NODES) --driver $(GPUS) --gates TimeSlicingSettings=true
 
@@ -66,9 +73,8 @@ cluster-down: $(STAMP) ## End that cluster
 cluster-build: $(STAMP) ## Build the cluster's programs, once for each version
 	$(BIN)/python -m hack.cluster build --k8s $(K8S_VERSION)
 
-e2e: cluster-build ## Prove the driver on a real Kubernetes (K8S_VERSION); as root
-	$(BIN)/python -m hack.image --output build/e2e/driver.tar
-	K8S_VERSION=$(K8S_VERSION) $(BIN)/python -m pytest -m e2e tests/e2e
+e2e: cluster-build image ## Prove the driver on a real Kubernetes (K8S_VERSION); as root
+	K8S_VERSION=$(K8S_VERSION) $(BIN)/python -m pytest -m e2e -n $(E2E_WORKERS) --dist loadfile $(E2E_FLAGS) tests/e2e
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import yaml
 
+from dra_driver_api.names import DRIVER_NAME
 from hack.cluster.api import Api
 from hack.cluster.cluster import Cluster
 from hack.cluster.driver import ROOT
@@ -30,10 +32,12 @@ RELEASE: Final = "gpus"
 NAMESPACE: Final = "dra-driver-gpu-chart"
 PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
 SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
+HOOK: Final = "nvidia-cdi-hook"
 VALUES: Final = {
     "gpuResourcesEnabledOverride": True,
     "simulatedNode": "a10gx4",
     "featureGates": {"TimeSlicingSettings": True},
+    "cdiHooks": HOOK,
 }
 INSTALL_S: Final = 240.0
 
@@ -46,7 +50,9 @@ def chart(cluster: Cluster, session_driver: HostDriver, tmp_path_factory: pytest
         cluster.kubectl("delete", "deviceclass", f"{name}.nvidia.com", "--ignore-not-found")
     folder = tmp_path_factory.mktemp("chart")
     archive = folder / "driver.tar"
-    image, _ = driver_image.image(driver_image.NAME, platforms.RELEASES["debian"], platforms.native())
+    image, _ = driver_image.image(
+        driver_image.NAME, platforms.RELEASES["debian"], platforms.native(), hook=cluster.programs / HOOK
+    )
     oci.write(image, archive)
     cluster.import_images(archive)
     values = folder / "values.json"
@@ -133,6 +139,20 @@ def test_installed_chart_serves_pods_that_share_a_gpu(namespace: World) -> None:
     namespace.wait_running("a", "b")
     assert namespace.report("a") == namespace.report("b")
     assert len(namespace.report("a").cards) == 1
+
+
+@pytest.mark.usefixtures("chart")
+def test_containers_are_finished_by_the_hook_program_of_the_drivers_image(
+    cluster: Cluster, namespace: World, node: Node, node_view: NodeView
+) -> None:
+    namespace.apply(claim("single"), pod("a", gpu=named("single")))
+    namespace.wait_running("a")
+    (file,) = node_view.cdi_files()
+    spec = yaml.safe_load((node.cdi_directory / file).read_text(encoding="utf-8"))
+    assert {each["path"] for each in spec["containerEdits"]["hooks"]} == {
+        f"/var/lib/kubelet/plugins/{DRIVER_NAME}/{HOOK}"
+    }
+    assert (node_view.folder / HOOK).read_bytes() == (cluster.programs / HOOK).read_bytes()
 
 
 @pytest.mark.usefixtures("chart")
