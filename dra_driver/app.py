@@ -8,7 +8,6 @@ finishes recovery and publishes the slices.
 import ctypes
 import gc
 import logging
-import os
 import signal
 import threading
 from collections.abc import Callable
@@ -25,7 +24,6 @@ from dra_driver.cdi.directory import CdiDirectory
 from dra_driver.cdi.driver_files import DriverFiles
 from dra_driver.cdi.kernel_devices import KernelDevices
 from dra_driver.cdi.node_maker import NodeMaker
-from dra_driver.cdi.tools import EditsSource, HookMode, Tools
 from dra_driver.claims.gpu_steps import GpuSteps
 from dra_driver.claims.health import device_health
 from dra_driver.claims.held_files import HeldFiles
@@ -54,9 +52,13 @@ from dra_driver.observe.metrics import PrometheusRecorder
 from dra_driver.observe.readiness import Conditions, Liveness
 from dra_driver.ports import DeviceSource, GpuControl
 from dra_driver.settings import DeviceNodesMode, GpuControlMode, LoggingFormat, Settings
+from dra_driver.settings.profile_file import ProfileFile
+from dra_driver.settings.tools import tools
+from dra_driver.sharing.profile import Profile, Terms
 from dra_driver.sharing.strategy import Strategies, Strategy
 from dra_driver.sharing.time_slicing import TimeSlicingStrategy
-from dra_driver.slices.build import PoolSlice, build_slices
+from dra_driver.slices.offering import Offering, Telling
+from dra_driver.slices.profiles import Profiles
 from dra_driver.slices.publisher import SlicePublisher
 
 if TYPE_CHECKING:
@@ -148,7 +150,7 @@ class Hardware:
         kernel = KernelDevices(tree / "proc", tree / "sys")
         maker = _node_maker(settings, kernel, placeholders=True)
         nodes = DeviceNodes(self.roots, kernel, maker, placeholders=True)
-        self.files = DriverFiles(self.roots, nodes, tools=_tools(settings))
+        self.files = DriverFiles(self.roots, nodes, tools=tools(settings))
         own_boot_id = tree / "var" / "state" / "boot_id"
         if own_boot_id.exists():
             self.boot_id = own_boot_id
@@ -167,7 +169,7 @@ class Hardware:
         settled = settings.dev_root is not None or settings.driver_root == Path("/")
         roots = self.roots if settled else (lambda: settings_module.roots(settings))
         nodes = DeviceNodes(roots, kernel, _node_maker(settings, kernel))
-        self.files = DriverFiles(self.roots, nodes, tools=_tools(settings))
+        self.files = DriverFiles(self.roots, nodes, tools=tools(settings))
         return nvml
 
 
@@ -175,22 +177,6 @@ def _node_maker(settings: Settings, kernel: KernelDevices, placeholders: bool = 
     if settings.device_nodes is DeviceNodesMode.REQUIRE:
         return None
     return NodeMaker(kernel, placeholders, settings.gpu_tool_timeout)
-
-
-def _tools(settings: Settings) -> Tools:
-    """What this machine has of NVIDIA's toolkit says nothing about a simulated node: there only what is asked for."""
-    edits, hooks = settings.cdi_edits, settings.cdi_hooks
-    if settings.simulated_node:
-        edits = EditsSource.BUILTIN if edits is EditsSource.AUTO else edits
-        hooks = HookMode.NONE if hooks is HookMode.AUTO else hooks
-    return Tools(
-        shared=settings.plugin_directory,
-        edits=edits,
-        hooks=hooks,
-        hook_path=settings.cdi_hook_path,
-        ctk_path=settings.ctk_path,
-        own=tuple(Path(directory) for directory in os.get_exec_path() if directory.startswith("/")),
-    )
 
 
 def strategies(gates: Gates) -> Strategies:
@@ -201,12 +187,22 @@ def strategies(gates: Gates) -> Strategies:
     return switched_on
 
 
+def _profile_reader(settings: Settings) -> Callable[[], Profile]:
+    """Reads the sharing profile, an empty one where none is set. Raises SettingError for one that is wrong now."""
+    if settings.sharing_profile is None:
+        return Profile
+    read = ProfileFile(settings.sharing_profile, settings.max_clients_per_gpu).read
+    read()
+    return read
+
+
 class App:
     """All parts of one driver process. Building opens what must not be missing; ``start`` starts the threads."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises SettingError, StateError or another DriverError for what only a person can mend."""
         self._settings = settings
+        self._read_profile = _profile_reader(settings)
         node = settings.node_name
         self.conditions = Conditions(("devices", "registration", "slices"))
         self._liveness = Liveness()
@@ -232,18 +228,22 @@ class App:
         self._damage = ""
         self._held = HeldFiles((*self._instance.files, *self._store.files, *self._turn.files))
         edges = self._edges()
-        self._lifecycle = ClaimLifecycle(edges, self._strategies, node, self._turn)
+        self._lifecycle = ClaimLifecycle(edges, self._strategies, node, self._turn, settings.max_clients_per_gpu)
         self._rebuild = Rebuild(edges, node, self._strategies, self._lifecycle.adopt, self._lifecycle.discard)
         self._sweep = Sweep(edges, node, self._lifecycle.unprepare)
+        self._node = ApiNode(self._connection, node)
         self._publisher = SlicePublisher(
             ApiSlices(self._connection, node),
-            ApiNode(self._connection, node),
+            self._node,
             node,
             self._events,
             self.conditions,
             hold=self._instance.may_publish,
         )
-        self._discovery = Discovery(self._hardware.source, self.conditions, self._seen, events=self._events)
+        self._offering = self._make_offering()
+        self._discovery = Discovery(
+            self._hardware.source, self.conditions, self._seen, events=self._events, on_look=self._offering.refresh
+        )
         self._device_health = DeviceHealthService(self._health_of_devices)
         self._plugin = KubeletPlugin(
             settings.kubelet_registrar_directory,
@@ -265,6 +265,22 @@ class App:
             steps=GpuSteps(self._hardware.control, self._store, observing),
             events=self._events,
             inventory=self._current,
+        )
+
+    def _make_offering(self) -> Offering:
+        settings = self._settings
+        profiles = Profiles(
+            Terms(default=settings.consumable_shares, max_clients=settings.max_clients_per_gpu),
+            self._read_profile,
+            self._node.labels,
+        )
+        return Offering(
+            settings.node_name,
+            profiles,
+            self._store.records,
+            self._publisher.publish,
+            lambda: self._publisher.shares_dropped,
+            Telling(self.conditions, self._events),
         )
 
     def _health_server(self) -> "HealthServer | None":
@@ -379,10 +395,7 @@ class App:
             self._inventory = inventory
         self._decided.set()
         self._device_health.changed()
-        slices: tuple[PoolSlice, ...] = (PoolSlice(),)
-        if inventory is not None:
-            slices = build_slices(inventory.devices.values(), inventory.driver, self._settings.node_name)
-        self._publisher.publish(slices)
+        self._offering.show(inventory)
         if inventory is not None and inventory.gpus:
             # Programs of NVIDIA's toolkit may take a second, or hang for a while.
             threading.Thread(target=self._cdi.look_ahead, name="driver-files", daemon=True).start()

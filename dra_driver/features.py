@@ -64,7 +64,7 @@ GATES: Final = (
     Gate(DEVICE_METADATA, False, Stage.ALPHA, Scope.PLANNED, "device metadata files in containers"),
     Gate(DRA_LIST_TYPE_ATTRIBUTES, False, Stage.ALPHA, Scope.PLANNED, "numaNode is published as a list"),
     Gate(FABRIC_MANAGER_PARTITIONING, False, Stage.ALPHA, Scope.PLANNED, "NVSwitch partitions are published"),
-    Gate(CONSUMABLE_SHARES, False, Stage.ALPHA, Scope.PLANNED, "several claims may share one GPU"),
+    Gate(CONSUMABLE_SHARES, False, Stage.ALPHA, Scope.BUILT, "several claims may share one GPU"),
     Gate(IMEX_DAEMONS_WITH_DNS_NAMES, True, Stage.BETA, Scope.FOREIGN, "compute domains"),
     Gate(COMPUTE_DOMAIN_CLIQUES, True, Stage.BETA, Scope.FOREIGN, "compute domains"),
     Gate("CrashOnNVLinkFabricErrors", True, Stage.BETA, Scope.FOREIGN, "compute domains"),

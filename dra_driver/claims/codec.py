@@ -33,6 +33,7 @@ def _device(raw: dict[str, Any]) -> PreparedDevice:
     known: dict[str, Any] = {
         key: tuple(value) if key in _TUPLES else value for key, value in raw.items() if key in _DEVICE_FIELDS
     }
+    known["consumed_capacity"] = tuple((name, amount) for name, amount in raw.get("consumed_capacity", ()))
     return PreparedDevice(**known)
 
 

@@ -1,5 +1,6 @@
 """Whether a claim may have its devices while others hold theirs. Pure."""
 
+import json
 from collections.abc import Iterable, Sequence
 
 from dra_driver.model.claims import ClaimRef
@@ -47,6 +48,26 @@ def check_against_others(claim: ClaimRef, devices: Iterable[PreparedDevice], hol
                 _check_pair(device, holder)
 
 
+def check_clients(claim: ClaimRef, devices: Sequence[PreparedDevice], holders: Iterable[Holder], most: int) -> None:
+    """Raises DeviceBusy when shares would give a physical GPU more than ``most`` clients.
+
+    The scheduler counts shares where there is a number of them, and nothing where claims share memory only. Each hold
+    on the card counts, of whichever of its MIG devices; admin access does not.
+    """
+    held = [h.device for h in holders if h.claim.uid != claim.uid and not h.device.admin_access]
+    new = [device for device in devices if not device.admin_access]
+    for uuid in dict.fromkeys(device.gpu_uuid for device in new if device.share_id):
+        here = sum(device.gpu_uuid == uuid for device in held)
+        wanted = sum(device.gpu_uuid == uuid for device in new)
+        if here + wanted > most:
+            names = ", ".join(dict.fromkeys(device.device for device in new if device.gpu_uuid == uuid))
+            raise DeviceBusy(
+                f"device {names} has no room for claim {claim}: it would be client number {here + wanted} of GPU "
+                f"{uuid}, at most {most} are allowed (--max-clients-per-gpu={most}). Wait for pods on that GPU to end, "
+                "or delete this one so that it is scheduled elsewhere"
+            )
+
+
 def _check_pair(device: PreparedDevice, holder: Holder) -> None:
     held = holder.device
     if held.uuid == device.uuid:
@@ -75,4 +96,14 @@ _UNFINISHED = {
 
 
 def _words(sharing: str) -> str:
-    return sharing or "no sharing config"
+    """A normalised config in short, such as ``TimeSlicing (interval Long)``."""
+    if not sharing:
+        return "no sharing config"
+    config = json.loads(sharing)
+    strategy = config.pop("strategy")
+    details = ", ".join(f"{key} {_plain(value)}" for part in config.values() for key, value in part.items())
+    return f"{strategy} ({details})" if details else strategy
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)

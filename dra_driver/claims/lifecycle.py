@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from dra_driver.claims.allocation import check_uid, read_allocation
-from dra_driver.claims.conflicts import check_against_others
+from dra_driver.claims.conflicts import check_against_others, check_clients
 from dra_driver.claims.gpu_steps import GpuSteps, Undone
 from dra_driver.claims.locks import KeyedLocks, ProcessTurn
 from dra_driver.claims.planning import Choice, choose, is_for, needs_state, plan_steps
@@ -60,11 +60,13 @@ class Edges:
 class ClaimLifecycle:
     """Prepares and unprepares claims on one node; safe to call from many threads."""
 
-    def __init__(self, edges: Edges, strategies: Strategies, pool: str, turn: ProcessTurn) -> None:
+    def __init__(self, edges: Edges, strategies: Strategies, pool: str, turn: ProcessTurn, max_clients: int) -> None:
+        """max_clients: most clients that a physical GPU may have through shares."""
         self._edges = edges
         self._strategies = strategies
         self._pool = pool
         self._turn = turn
+        self._max_clients = max_clients
         self._failing_since: dict[str, float] = {}
         self._claim_locks = KeyedLocks("claim")
         self._gpu_locks = KeyedLocks("GPU")
@@ -178,6 +180,7 @@ class ClaimLifecycle:
         prepared = tuple(choice.prepared for choice in choices)
         holders = self._edges.store.holders({device.gpu_uuid for device in prepared})
         check_against_others(allocation.claim, prepared, holders)
+        check_clients(allocation.claim, prepared, holders, self._max_clients)
         wanted = needs_state(choices)
         epoch = self._edges.steps.epoch() if wanted else ""
         steps = plan_steps(choices, self._edges.steps.states(wanted, epoch), self._strategies)

@@ -44,6 +44,7 @@ def choose(allocation: Allocation, devices: Mapping[str, Device], strategies: St
             cdi_ids=(cdi_device_id(allocation.claim.uid, allocated.device),),
             admin_access=allocated.admin_access,
             share_id=allocated.share_id,
+            consumed_capacity=allocated.consumed_capacity,
             sharing=sharing.canonical if sharing else "",
             time_slice=strategies[sharing.strategy].time_slice(sharing.sharing) if sharing else None,
         )

@@ -176,8 +176,10 @@ class Rebuild:
     def _allocated(
         self, claim: ClaimRef, found: Json, names: Iterable[str], devices: Mapping[str, Device]
     ) -> tuple[PreparedDevice, ...]:
+        shares: dict[str, str | None] = {}
         try:
             allocation = read_allocation(claim, found, self._pool)
+            shares = {allocated.device: allocated.share_id for allocated in allocation.devices}
             here = tuple(allocated for allocated in allocation.devices if allocated.device in devices)
             choices = choose(replace(allocation, devices=here), devices, self._strategies)
             return tuple(choice.prepared for choice in choices)
@@ -187,7 +189,11 @@ class Rebuild:
         except DriverError as error:
             # Its containers may run all the same, say with a feature gate that was on then: hold the devices.
             log.warning("claim %s is taken over without its sharing config: %s", claim, error)
-            return tuple(_bare(claim.uid, devices[name], self._pool) for name in names if name in devices)
+            return tuple(
+                replace(_bare(claim.uid, devices[name], self._pool), share_id=shares.get(name))
+                for name in names
+                if name in devices
+            )
 
 
 def _bare(uid: str, device: Device, pool: str) -> PreparedDevice:

@@ -1,9 +1,14 @@
-"""The Node object of this node: only its UID is needed, for owner references."""
+"""The Node object of this node: its UID for owner references, its labels where a sharing profile asks for them."""
 
+from collections.abc import Mapping
 from urllib.parse import quote
 
 from dra_driver.cluster.connection import Connection
 from dra_driver.model.errors import ApiError
+from dra_driver.ports import Json
+
+_SOON_S = 3.0
+"""Time limit for labels, which who looks after the GPUs waits for."""
 
 
 class ApiNode:
@@ -15,8 +20,15 @@ class ApiNode:
 
     def uid(self) -> str:
         """UID of the Node. Raises ApiError, status 404 when ``--node-name`` names no Node of the cluster."""
-        found = self._connection.request("GET", f"/api/v1/nodes/{quote(self._node_name, safe='')}")
-        uid = (found.get("metadata") or {}).get("uid")
+        uid = self._metadata().get("uid")
         if not isinstance(uid, str) or not uid:
             raise ApiError(f"Node {self._node_name}: the API server gave no uid")
         return uid
+
+    def labels(self) -> Mapping[str, str]:
+        """Labels of the Node. Raises ApiError as ``uid`` does."""
+        return {str(key): str(value) for key, value in (self._metadata(_SOON_S).get("labels") or {}).items()}
+
+    def _metadata(self, timeout_s: float = 10.0) -> Json:
+        path = f"/api/v1/nodes/{quote(self._node_name, safe='')}"
+        return self._connection.request("GET", path, timeout_s=timeout_s).get("metadata") or {}

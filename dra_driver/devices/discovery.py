@@ -57,7 +57,8 @@ class Discovery:
 
     on_change is called with each inventory whose devices differ from the last one that it took; when it raises,
     that inventory is offered again at the next look. GPUs are withdrawn by an inventory without any, or by None where
-    no NVIDIA driver answers: at once when the machine has no GPU on its bus, else after the grace.
+    no NVIDIA driver answers: at once when the machine has no GPU on its bus, else after the grace. on_look is called at
+    the end of each look, whatever it found.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Discovery:
         events: EventSink | None = None,
         pace: Pace | None = None,
         clock: Callable[[], float] = time.monotonic,
+        on_look: Callable[[], None] | None = None,
     ) -> None:
         self._source = source
         self._readiness = readiness
@@ -75,6 +77,7 @@ class Discovery:
         self._events = events
         self._pace = pace or Pace()
         self._clock = clock
+        self._on_look = on_look
         self._inventory: Inventory | None = None
         self._taken: Inventory | None = None
         self._withdrawn = False
@@ -107,14 +110,23 @@ class Discovery:
         A failure is told in the log and in readiness, never raised.
         """
         with self._lock:
-            found = self._scan()
-            if isinstance(found, _Nothing):
-                self._miss(found)
-                return False
-            self._looks_in_vain = 0
-            before, self._inventory = self._inventory, found
-            self._report(before, found)
-            return self._offer(found)
+            good = self._look()
+            if self._on_look is not None:
+                try:
+                    self._on_look()
+                except Exception:
+                    log.exception("what depends on a look at the GPUs failed; doing it again at the next one")
+            return good
+
+    def _look(self) -> bool:
+        found = self._scan()
+        if isinstance(found, _Nothing):
+            self._miss(found)
+            return False
+        self._looks_in_vain = 0
+        before, self._inventory = self._inventory, found
+        self._report(before, found)
+        return self._offer(found)
 
     def start(self) -> None:
         """Look in a thread: at once when nothing is known yet, else after the interval."""

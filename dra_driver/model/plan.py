@@ -38,6 +38,7 @@ class PreparedDevice:
     requests: request names without sub-request. gpu_uuid: the physical card; uuid: of the device itself.
     sharing: the normalised sharing config as canonical JSON text, '' when the claim asked for none.
     time_slice: the interval the claim asked for on this card, None when it asked for none.
+    consumed_capacity: as in the allocation, empty unless the device is shared by capacity.
     """
 
     requests: tuple[str, ...]
@@ -50,6 +51,7 @@ class PreparedDevice:
     share_id: str | None = None
     sharing: str = ""
     time_slice: int | None = None
+    consumed_capacity: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

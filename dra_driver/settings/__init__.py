@@ -8,23 +8,19 @@ here acts on a setting.
 from dra_driver.settings.reading import add_options, load
 from dra_driver.settings.roots import roots
 from dra_driver.settings.values import (
-    ConsumableShares,
     DeviceNodesMode,
     Endpoint,
     GpuControlMode,
     LoggingFormat,
     Settings,
-    SharesMode,
 )
 
 __all__ = [
-    "ConsumableShares",
     "DeviceNodesMode",
     "Endpoint",
     "GpuControlMode",
     "LoggingFormat",
     "Settings",
-    "SharesMode",
     "add_options",
     "load",
     "roots",

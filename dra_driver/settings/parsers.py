@@ -7,7 +7,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from dra_driver.settings.values import ConsumableShares, Endpoint, SharesMode
+from dra_driver.settings.values import Endpoint
+from dra_driver.sharing.shares import ConsumableShares
 
 E = TypeVar("E", bound=Enum)
 
@@ -103,14 +104,7 @@ def http_endpoint(value: str) -> Endpoint | None:
 
 def consumable_shares(value: str) -> ConsumableShares:
     """``disabled`` or empty, ``memory``, ``unlimited``, or a positive number of shares."""
-    if not value:
-        return ConsumableShares()
-    if value in ("disabled", "memory", "unlimited"):
-        return ConsumableShares(SharesMode(value))
-    number = _integer(value)
-    if number is None or number < 1:
-        raise ValueError("must be 'disabled', 'memory', 'unlimited', or a positive integer")
-    return ConsumableShares(SharesMode.COUNT, number)
+    return ConsumableShares.parse(value) if value else ConsumableShares()
 
 
 def xids(value: str) -> frozenset[int]:

@@ -10,7 +10,7 @@ from dra_driver.cdi.tools import EditsSource, HookMode
 from dra_driver.features import CONSUMABLE_SHARES
 from dra_driver.model.errors import SettingError
 from dra_driver.settings.table import TABLE, Setting
-from dra_driver.settings.values import Settings, SharesMode
+from dra_driver.settings.values import Settings
 from dra_driver_api.names import DRIVER_NAME
 
 _MAX_SHOWN = 200
@@ -116,12 +116,7 @@ def _check_together(settings: Settings) -> None:
             "--cdi-edits=nvidia-ctk needs hooks, which --cdi-hooks=none forbids: "
             "set --cdi-hooks to auto or nvidia-cdi-hook, or --cdi-edits to auto or builtin"
         )
-    shares = settings.consumable_shares
-    if shares.mode is not SharesMode.DISABLED and CONSUMABLE_SHARES not in settings.gates:
-        raise SettingError(
-            f"--consumable-shares requires feature gate {CONSUMABLE_SHARES} to be enabled: it is {shares}, "
-            f"add {CONSUMABLE_SHARES}=true to --feature-gates or set it to disabled"
-        )
+    _check_sharing(settings)
     sockets = (
         ("--kubelet-registrar-directory-path", settings.registration_socket),
         ("--kubelet-plugins-directory-path", settings.dra_socket),
@@ -133,3 +128,19 @@ def _check_together(settings: Settings) -> None:
                 f"invalid value for {flag}: the socket {socket} would have a path of {length} bytes, "
                 f"at most {_MAX_SOCKET_PATH} are allowed"
             )
+
+
+def _check_sharing(settings: Settings) -> None:
+    shares, profile, most = settings.consumable_shares, settings.sharing_profile, settings.max_clients_per_gpu
+    if CONSUMABLE_SHARES not in settings.gates:
+        remedy = f"add {CONSUMABLE_SHARES}=true to --feature-gates or"
+        requires = f"requires feature gate {CONSUMABLE_SHARES} to be enabled: it is"
+        if shares.shared:
+            raise SettingError(f"--consumable-shares {requires} {shares}, {remedy} set it to disabled")
+        if profile is not None:
+            raise SettingError(f"--sharing-profile {requires} {profile}, {remedy} leave it out")
+    if shares.count > most:
+        raise SettingError(
+            f"--consumable-shares={shares.count} means {shares.count} clients on a GPU, at most {most} are allowed: "
+            f"lower it or raise --max-clients-per-gpu={most}"
+        )

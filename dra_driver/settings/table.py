@@ -123,6 +123,15 @@ _SHARING = (
     _setting("--feature-gates", parse_gates, SHARING,
              "gates to switch on or off, such as TimeSlicingSettings=true,MPSSupport=false",
              field="gates", metavar="GATES", shown_default="each gate's own default"),
+    _setting("--consumable-shares", parsers.consumable_shares, SHARING,
+             "let several claims have one device: disabled, memory (each takes a part of it), unlimited, or a number "
+             "of shares; with gate ConsumableShares", metavar="MODE|N", default="disabled"),
+    _setting("--sharing-profile", parsers.optional_path, SHARING,
+             "YAML file with the sharing of single devices, which wins over --consumable-shares; read again when it "
+             "changes; with gate ConsumableShares", metavar="FILE", shown_default="none"),
+    _setting("--max-clients-per-gpu", parsers.positive_integer, SHARING,
+             "most clients that one physical GPU may have through shares, over all its MIG devices",
+             metavar="N", default="48"),
     _setting("--gpu-control", parsers.one_of(GpuControlMode), SHARING,
              "set: change a GPU's settings where a claim needs it; observe: only read, refuse such claims",
              metavar="set|observe", default="set"),
@@ -149,9 +158,6 @@ _OBSERVING = (
 _COMPATIBILITY = (
     _setting("--namespace", parsers.namespace, COMPATIBILITY, "namespace the driver runs in",
              metavar="NAME", default="default"),
-    _setting("--consumable-shares", parsers.consumable_shares, COMPATIBILITY,
-             "let claims share a device: disabled, memory, unlimited or a number; with gate ConsumableShares",
-             metavar="MODE", default="disabled"),
     _setting("--host-root", parsers.directory, COMPATIBILITY, "the host's /, for VFIO",
              metavar="DIR", default="/host-root"),
     _setting("--additional-xids-to-ignore", parsers.xids, COMPATIBILITY, "XIDs that do not taint a GPU",

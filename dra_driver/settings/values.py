@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from dra_driver.cdi.tools import EditsSource, HookMode
 from dra_driver.features import Gates
+from dra_driver.sharing.shares import ConsumableShares
 from dra_driver_api.names import DRIVER_NAME, socket_names
 
 
@@ -31,26 +32,6 @@ class LoggingFormat(Enum):
     JSON = "json"
 
 
-class SharesMode(Enum):
-    """How claims may share one device through consumable capacity."""
-
-    DISABLED = "disabled"
-    MEMORY = "memory"
-    UNLIMITED = "unlimited"
-    COUNT = "count"
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumableShares:
-    """``--consumable-shares``. count: shares of a device, only with mode COUNT, else 0."""
-
-    mode: SharesMode = SharesMode.DISABLED
-    count: int = 0
-
-    def __str__(self) -> str:
-        return str(self.count) if self.mode is SharesMode.COUNT else self.mode.value
-
-
 class Endpoint(NamedTuple):
     """A TCP address to listen on. host: '' means all addresses; port: 0 means any free one."""
 
@@ -62,8 +43,8 @@ class Endpoint(NamedTuple):
 class Settings:
     """All settings of a driver process, read once. Field names are those of ``table.TABLE``.
 
-    Paths are absolute but for ``kubeconfig`` and a file given as ``simulated_node``. None and '' mean "not
-    given". healthcheck_port: negative is off, 0 any free port. gpu_tool_timeout: seconds. kube_api_qps:
+    Paths are absolute but for ``kubeconfig``, ``sharing_profile`` and a file given as ``simulated_node``. None and
+    '' mean "not given". healthcheck_port: negative is off, 0 any free port. gpu_tool_timeout: seconds. kube_api_qps:
     requests a second in the long run; kube_api_burst: requests at once.
     """
 
@@ -90,6 +71,8 @@ class Settings:
     alt_proc_devices_path: Path | None
     gates: Gates
     consumable_shares: ConsumableShares
+    sharing_profile: Path | None
+    max_clients_per_gpu: int
     gpu_control: GpuControlMode
     gpu_tool_timeout: float
     simulated_node: str | None

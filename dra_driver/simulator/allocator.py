@@ -1,18 +1,20 @@
 """Which devices a claim gets: the scheduler's choice, made small. Pure functions over API objects.
 
 Rules: ``k8s.io/dynamic-resource-allocation/structured`` - slices by name, devices in list order, the first that
-fit. Not here: shares (consumable capacity), partitions with counters, taints.
+fit; what is taken of devices that are shared is in ``consumption``. Not here: partitions with counters, taints.
 """
 
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.model.errors import DriverError
+from dra_driver.simulator import consumption
 from dra_driver.simulator.cel import SelectorError, attribute, compile_selector
+from dra_driver.simulator.consumption import Amounts, DeviceId, Usage
 
 Json = dict[str, Any]
-DeviceId = tuple[str, str, str]
 
 MAX_RESULTS = 32
 """Devices a claim can have (AllocationResultsMaxSize)."""
@@ -48,12 +50,21 @@ class _Wish:
     count: int
     every: bool
     admin: bool
+    capacity: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pick:
+    """One device, and what is taken of it; None for a whole one."""
+
+    candidate: Candidate
+    amounts: Amounts | None
 
 
 @dataclass(slots=True)
 class _Choice:
     wish: _Wish
-    devices: list[Candidate] = field(default_factory=list)
+    picks: list[_Pick] = field(default_factory=list)
 
 
 def candidates(slices: Iterable[Json], node: str) -> list[Candidate]:
@@ -73,21 +84,11 @@ def candidates(slices: Iterable[Json], node: str) -> list[Candidate]:
     return found
 
 
-def devices_in_use(claims: Iterable[Json]) -> set[DeviceId]:
-    """Devices that allocated claims hold; admin access holds nothing."""
-    return {
-        (result["driver"], result["pool"], result["device"])
-        for claim in claims
-        for result in _results(claim)
-        if not result.get("adminAccess")
-    }
-
-
 def allocate(
     claim: Json,
     classes: Mapping[str, Json],
     devices: Sequence[Candidate],
-    in_use: set[DeviceId],
+    in_use: Usage,
     node: str,
 ) -> Json:
     """The ``status.allocation`` for a claim.
@@ -100,23 +101,18 @@ def allocate(
     except SelectorError as error:
         raise CannotAllocate(f"claim {claim['metadata']['name']}: {error}") from error
     choices: list[_Choice] = []
-    if not _choose(wishes, choices, set(in_use), spec.get("constraints") or []):
+    if not _choose(wishes, choices, in_use, spec.get("constraints") or []):
         raise CannotAllocate("cannot allocate all claims")
-    if sum(len(choice.devices) for choice in choices) > MAX_RESULTS:
+    if sum(len(choice.picks) for choice in choices) > MAX_RESULTS:
         raise CannotAllocate(f"more than {MAX_RESULTS} devices in claim {claim['metadata']['name']}")
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     return {
         "devices": {
-            "results": [_result(choice, device) for choice in choices for device in choice.devices],
+            "results": [_result(choice, pick) for choice in choices for pick in choice.picks],
             "config": [*_class_configs(choices), *_claim_configs(spec.get("config") or [], choices)],
         },
         "nodeSelector": {"nodeSelectorTerms": [term]},
     }
-
-
-def _results(claim: Json) -> list[Json]:
-    allocation = (claim.get("status") or {}).get("allocation") or {}
-    return (allocation.get("devices") or {}).get("results") or []
 
 
 def _alternatives(request: Json, classes: Mapping[str, Json], devices: Sequence[Candidate]) -> list[_Wish]:
@@ -143,47 +139,61 @@ def _wish(name: str, request: Json, classes: Mapping[str, Json], devices: Sequen
         count=len(matching) if every else request.get("count", 1),
         every=every,
         admin=bool(request.get("adminAccess")),
+        capacity=(request.get("capacity") or {}).get("requests") or {},
     )
 
 
-def _choose(
-    wishes: Sequence[list[_Wish]], choices: list[_Choice], taken: set[DeviceId], constraints: list[Json]
-) -> bool:
+def _choose(wishes: Sequence[list[_Wish]], choices: list[_Choice], used: Usage, constraints: list[Json]) -> bool:
     """Fill ``choices`` with the first devices that satisfy everything, request by request, with backtracking."""
     if len(choices) == len(wishes):
         return True
     for wish in wishes[len(choices)]:
-        if not wish.count or (wish.every and not all(_free(wish, c, taken) for c in wish.matching)):
+        if not wish.count:
             continue
-        for picked in _combinations(wish, 0, taken, choices, constraints):
+        for picked, after in _combinations(wish, used, choices, constraints):
             choices.append(_Choice(wish, picked))
-            held = set() if wish.admin else {c.id for c in picked}
-            if _choose(wishes, choices, taken | held, constraints):
+            if _choose(wishes, choices, after, constraints):
                 return True
             choices.pop()
     return False
 
 
 def _combinations(
-    wish: _Wish, start: int, taken: set[DeviceId], choices: list[_Choice], constraints: list[Json]
-) -> Iterator[list[Candidate]]:
-    """Ways to fill one request, in list order; a prefix that breaks a constraint is not followed."""
+    wish: _Wish, used: Usage, choices: list[_Choice], constraints: list[Json]
+) -> Iterator[tuple[list[_Pick], Usage]]:
+    """Ways to fill one request, in list order, each with what is in use then; a prefix that breaks a constraint is not
+    followed. A device that is shared may come more than once, but not where all devices are asked for.
+    """
 
-    def extend(chosen: list[Candidate], start: int) -> Iterator[list[Candidate]]:
+    def extend(chosen: list[_Pick], used: Usage, start: int) -> Iterator[tuple[list[_Pick], Usage]]:
         if len(chosen) == wish.count:
-            yield chosen
+            yield chosen, used
             return
         for index in range(start, len(wish.matching)):
-            candidate = wish.matching[index]
-            longer = [*chosen, candidate]
-            if _free(wish, candidate, taken) and _satisfied([*choices, _Choice(wish, longer)], constraints):
-                yield from extend(longer, index + 1)
+            pick = _pick(wish, wish.matching[index], used)
+            if pick is None:
+                if wish.every:
+                    return
+                continue
+            longer = [*chosen, pick]
+            if _satisfied([*choices, _Choice(wish, longer)], constraints):
+                again = pick.amounts is not None and not wish.every
+                after = used if wish.admin else used.plus(pick.candidate.id, pick.amounts)
+                yield from extend(longer, after, index if again else index + 1)
 
-    return extend([], start)
+    return extend([], used, 0)
 
 
-def _free(wish: _Wish, candidate: Candidate, taken: set[DeviceId]) -> bool:
-    return wish.admin or candidate.id not in taken
+def _pick(wish: _Wish, candidate: Candidate, used: Usage) -> _Pick | None:
+    """The device for this request, None where it is taken."""
+    if wish.admin:
+        return _Pick(candidate, None)
+    if candidate.id in used.whole:
+        return None
+    amounts = consumption.take(candidate.device, wish.capacity, used.consumed.get(candidate.id, {}))
+    if amounts is None:
+        return None
+    return _Pick(candidate, amounts if consumption.is_shared(candidate.device) else None)
 
 
 def _satisfied(choices: list[_Choice], constraints: list[Json]) -> bool:
@@ -195,16 +205,18 @@ def _satisfied(choices: list[_Choice], constraints: list[Json]) -> bool:
             attribute(candidate.driver, candidate.device, constraint["matchAttribute"])
             for choice in choices
             if not names or choice.wish.name in names or choice.wish.name.partition("/")[0] in names
-            for candidate in choice.devices
+            for candidate in (pick.candidate for pick in choice.picks)
         }
         if len(values) > 1 or None in values:
             return False
     return True
 
 
-def _result(choice: _Choice, candidate: Candidate) -> Json:
-    driver, pool, device = candidate.id
+def _result(choice: _Choice, pick: _Pick) -> Json:
+    driver, pool, device = pick.candidate.id
     result: Json = {"request": choice.wish.name, "driver": driver, "pool": pool, "device": device}
+    if pick.amounts is not None:
+        result |= {"shareID": str(uuid.uuid4()), "consumedCapacity": consumption.written(pick.amounts)}
     return result | {"adminAccess": True} if choice.wish.admin else result
 
 

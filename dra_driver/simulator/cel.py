@@ -1,7 +1,7 @@
 """The small part of CEL that device selectors of this driver need. Pure functions; anything else is refused.
 
-Understood: terms joined by ``&&``, each ``device.driver == 'x'`` or ``device.attributes['domain'].name == value``
-with ``==`` or ``!=`` and a string, integer or boolean.
+Understood: terms joined by ``&&``, each ``device.driver == 'x'``, ``device.allowMultipleAllocations == true`` or
+``device.attributes['domain'].name == value``, with ``==`` or ``!=`` and a string, integer or boolean.
 """
 
 import re
@@ -13,10 +13,13 @@ from dra_driver.model.errors import DriverError
 Json = dict[str, Any]
 Match = Callable[[str, Json], bool]
 
-UNDERSTOOD = "device.driver == '...', device.attributes['domain'].name == value, joined by &&"
+UNDERSTOOD = (
+    "device.driver == '...', device.allowMultipleAllocations == true, device.attributes['domain'].name == value, "
+    "joined by &&"
+)
 
 _TERM = re.compile(
-    r"""^device\.(?:(?P<driver>driver)|attributes\[(?P<q>['"])(?P<domain>[^'"]+)(?P=q)\]\.(?P<name>\w+))"""
+    r"""^device\.(?:(?P<driver>driver)|(?P<shared>allowMultipleAllocations)|attributes\[(?P<q>['"])(?P<domain>[^'"]+)(?P=q)\]\.(?P<name>\w+))"""
     r"""\s*(?P<operator>==|!=)\s*(?P<value>'[^']*'|"[^"]*"|-?\d+|true|false)$"""
 )
 _AND = re.compile(r"""&&(?=(?:[^'"]|'[^']*'|"[^"]*")*$)""")
@@ -44,6 +47,8 @@ def _compile_term(text: str, expression: str) -> Match:
     wanted, equal = _literal(found["value"]), found["operator"] == "=="
     if found["driver"]:
         return lambda driver, device: (driver == wanted) is equal
+    if found["shared"]:
+        return lambda driver, device: (bool(device.get("allowMultipleAllocations")) is wanted) is equal
     domain, name = found["domain"], found["name"]
 
     def compare(driver: str, device: Json) -> bool:

@@ -11,6 +11,7 @@ from dra_driver.model.errors import DriverError
 from dra_driver.simulator import allocator
 from dra_driver.simulator.allocator import CannotAllocate
 from dra_driver.simulator.claim_manager import claim_names
+from dra_driver.simulator.consumption import Usage
 from dra_driver.simulator.kinds import (
     CLAIM_TEMPLATES,
     DEVICE_CLASSES,
@@ -133,14 +134,15 @@ class Scheduler:
         """Allocate what is not allocated yet, all or nothing, and reserve all claims for the pod."""
         devices = allocator.candidates(self._store.find(RESOURCE_SLICES), node)
         classes = {c["metadata"]["name"]: c for c in self._store.find(DEVICE_CLASSES)}
-        in_use = allocator.devices_in_use(self._store.find(RESOURCE_CLAIMS))
+        in_use = Usage.of(self._store.find(RESOURCE_CLAIMS))
         allocations: list[Json] = []
         for claim in claims:
             known = (claim.get("status") or {}).get("allocation")
             if known is not None and node not in _nodes_of(known):
                 raise CannotAllocate(f"ResourceClaim {claim['metadata']['name']} is allocated on another node")
             chosen = known or allocator.allocate(claim, classes, devices, in_use, node)
-            in_use |= allocator.devices_in_use([{"status": {"allocation": chosen}}])
+            if known is None:
+                in_use |= Usage.of([{"status": {"allocation": chosen}}])
             allocations.append(chosen)
         for claim, allocation in zip(claims, allocations, strict=True):
             self._reserve(claim, allocation, pod)

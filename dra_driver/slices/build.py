@@ -5,13 +5,14 @@ CEL. Here and nowhere else is decided what the cluster is told about a device.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import assert_never
 
 from dra_driver.model.devices import Device, DriverInfo, Gpu, MigDevice
 from dra_driver.ports import Json
+from dra_driver.sharing.shares import WHOLE, ConsumableShares, consumable
 from dra_driver.slices import values
 from dra_driver_api import names
 
@@ -31,6 +32,9 @@ PCI_BUS_ID = f"{names.STANDARD_ATTRIBUTE_DOMAIN}/pciBusID"
 PCIE_ROOT = f"{names.STANDARD_ATTRIBUTE_DOMAIN}/pcieRoot"
 NUMA_NODE = f"{names.STANDARD_ATTRIBUTE_DOMAIN}/numaNode"
 
+SHARED_FIELD = "allowMultipleAllocations"
+"""Says of a device that several claims may have it."""
+
 _DNS_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _LIST_KINDS = ("strings", "ints", "bools", "versions")
 
@@ -47,14 +51,23 @@ class PoolSlice:
     notes: tuple[str, ...] = ()
 
 
-def build_slices(devices: Iterable[Device], driver: DriverInfo, node_name: str) -> tuple[PoolSlice, ...]:
+def build_slices(
+    devices: Iterable[Device],
+    driver: DriverInfo,
+    node_name: str,
+    sharing: Mapping[str, ConsumableShares] | None = None,
+) -> tuple[PoolSlice, ...]:
     """Slices that hold all devices, sorted by minor, then MIG placement; one empty slice for an empty node.
 
-    What the API server would refuse is left out and noted: an attribute, or a device whose name is taken or
-    no DNS label. Odd facts raise nothing.
+    sharing: device name -> how it is shared; a device that is not in it is whole. What the API server would refuse is
+    left out and noted: an attribute, or a device whose name is taken or no DNS label. Odd facts raise nothing.
     """
     notes: list[str] = []
-    entries = list(_entries(sorted(devices, key=_order), driver, node_name, notes))
+    known = sharing or {}
+    entries = [
+        _entry(device, driver, known.get(device.name, WHOLE), notes)
+        for device in _publishable(sorted(devices, key=_order), node_name, notes)
+    ]
     size = devices_per_slice(entries)
     chunks = [entries[start : start + size] for start in range(0, len(entries), size)] or [[]]
     return tuple(
@@ -122,8 +135,8 @@ def _order(device: Device) -> tuple[int, int, int, int, int, str]:
             assert_never(device)
 
 
-def _entries(devices: Iterable[Device], driver: DriverInfo, node_name: str, notes: list[str]) -> Iterator[Json]:
-    """API entries of the devices that can be published at all."""
+def _publishable(devices: Iterable[Device], node_name: str, notes: list[str]) -> Iterator[Device]:
+    """The devices that can be published at all."""
     taken: set[str] = set()
     for device in devices:
         if device.name in taken or not _DNS_LABEL.fullmatch(device.name):
@@ -131,10 +144,10 @@ def _entries(devices: Iterable[Device], driver: DriverInfo, node_name: str, note
             notes.append(f"node {node_name}: device {device.name} ({device.uuid}) left out: {reason}")
             continue
         taken.add(device.name)
-        yield _entry(device, driver, notes)
+        yield device
 
 
-def _entry(device: Device, driver: DriverInfo, notes: list[str]) -> Json:
+def _entry(device: Device, driver: DriverInfo, shares: ConsumableShares, notes: list[str]) -> Json:
     """One ``spec.devices`` entry."""
 
     def leave_out(what: str, why: str) -> None:
@@ -148,15 +161,21 @@ def _entry(device: Device, driver: DriverInfo, notes: list[str]) -> Json:
         elif value is not None:
             leave_out(f"attribute {name}", f"{value!r:.80} is not a valid {kind}")
     capacity: dict[str, Json] = {}
+    room = FACTS_PER_DEVICE - len(attributes) - bool(shares.count)
     for name, amount in islice(_capacities(device), 2 * FACTS_PER_DEVICE):
         number = values.quantity(amount)
         if number is None:
             leave_out(f"capacity {name}", f"{amount!r:.80} is not a valid quantity")
-        elif len(attributes) + len(capacity) == FACTS_PER_DEVICE:
+        elif len(capacity) == room:
             leave_out(f"capacity {name}", f"more than {FACTS_PER_DEVICE} attributes and capacities")
         else:
             capacity[name] = {"value": number}
     entry: Json = {"name": device.name, "attributes": attributes}
+    if shares.shared:
+        entry[SHARED_FIELD] = True
+        capacity, note = consumable(capacity, shares, device.memory_bytes)
+        if note:
+            notes.append(f"device {device.name}: {note}, any number of claims can have it up to --max-clients-per-gpu")
     return entry | {"capacity": capacity} if capacity else entry
 
 

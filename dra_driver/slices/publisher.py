@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from dra_driver.model.errors import ApiError
 from dra_driver.ports import EventSink, Json, NodeReader, Readiness, SliceStore
-from dra_driver.slices.build import PoolSlice
+from dra_driver.slices.build import SHARED_FIELD, PoolSlice
 from dra_driver.slices.pacing import Contest, Retries, Timing
 from dra_driver.slices.reconcile import Answers, Changes, Pool, dropped_gates, plan
 from dra_driver.slices.reporting import Reporter
@@ -53,6 +53,7 @@ class SlicePublisher:
         self._generation = 0
         self._node_uid = ""
         self._known: dict[str, str] = {}
+        self._shares_dropped = False
         # Shared between the threads, guarded by the condition.
         self._state = threading.Condition()
         self._stopping = threading.Event()
@@ -68,6 +69,11 @@ class SlicePublisher:
     def threads(self) -> tuple[threading.Thread, ...]:
         """Threads that must live for as long as the driver does."""
         return (self._thread,)
+
+    @property
+    def shares_dropped(self) -> bool:
+        """Whether the API server took devices that are shared for whole ones, as last seen."""
+        return self._shares_dropped
 
     def start(self) -> None:
         """Start the threads; ``publish`` may come before or after."""
@@ -189,6 +195,8 @@ class SlicePublisher:
         self._known[stored["metadata"]["name"]] = _version(stored)
         self._answers.keep(wanted, stored)
         gates = dropped_gates(wanted, stored)
+        if any(device.get(SHARED_FIELD) for device in wanted["spec"]["devices"]):
+            self._shares_dropped = SHARED_FIELD in gates
         if gates:
             self._report.dropped(gates)
 

@@ -154,9 +154,9 @@ def test_all_beta_off_switches_beta_gates_off():
 
 
 def test_gates_that_this_version_does_not_act_on_are_told():
-    gates = parse_gates("MPSSupport=true,ConsumableShares=true,TimeSlicingSettings=true")
+    gates = parse_gates("MPSSupport=true,DeviceMetadata=false,DRAListTypeAttributes=true,TimeSlicingSettings=true")
 
-    assert gates.not_implemented == ("ConsumableShares", "MPSSupport")
+    assert gates.not_implemented == ("DRAListTypeAttributes", "MPSSupport")
 
 
 @pytest.mark.parametrize("text", ["HostManagedIMEXDaemon=true", "CrashOnNVLinkFabricErrors=true", ""])
@@ -175,9 +175,10 @@ def test_asking_for_a_gate_that_does_not_exist_is_a_programming_error():
         assert "TimeSlicing" not in parse_gates("")
 
 
-def test_time_slicing_is_built():
+def test_time_slicing_and_shares_are_built():
     assert is_built("TimeSlicingSettings")
-    assert {gate.name for gate in features.GATES if gate.scope is Scope.BUILT} == {"TimeSlicingSettings"}
+    built = {gate.name for gate in features.GATES if gate.scope is Scope.BUILT}
+    assert built == {"TimeSlicingSettings", "ConsumableShares"}
 
 
 def test_closest_gives_none_for_a_word_that_is_like_none():

@@ -8,17 +8,16 @@ from dra_driver.cdi.tools import EditsSource, HookMode
 from dra_driver.hostfs import DriverRoots
 from dra_driver.model.errors import SettingError
 from dra_driver.settings import (
-    ConsumableShares,
     Endpoint,
     GpuControlMode,
     LoggingFormat,
     Settings,
-    SharesMode,
     add_options,
     load,
     roots,
 )
 from dra_driver.settings.table import TABLE
+from dra_driver.sharing.shares import ConsumableShares, SharesMode
 
 NODE = {"NODE_NAME": "node-a"}
 
@@ -104,6 +103,8 @@ def test_no_flag_and_no_environment_name_is_used_twice():
         ("--http-endpoint", "HTTP_ENDPOINT"),
         ("--metrics-path", "METRICS_PATH"),
         ("--consumable-shares", "CONSUMABLE_SHARES"),
+        ("--sharing-profile", "SHARING_PROFILE"),
+        ("--max-clients-per-gpu", "MAX_CLIENTS_PER_GPU"),
         ("--kubeconfig", "KUBECONFIG"),
         ("--kube-api-qps", "KUBE_API_QPS"),
         ("--kube-api-burst", "KUBE_API_BURST"),
@@ -306,6 +307,32 @@ def test_consumable_shares_without_their_gate_are_refused_naming_both(text):
 
     assert message.startswith("--consumable-shares requires feature gate ConsumableShares to be enabled")
     assert text in message
+
+
+def test_sharing_profile_without_the_gate_of_shares_is_refused_naming_both():
+    message = error_of("--sharing-profile=/etc/profile.yaml")
+
+    assert message.startswith("--sharing-profile requires feature gate ConsumableShares to be enabled")
+    assert "/etc/profile.yaml" in message
+
+
+def test_more_shares_than_clients_on_a_gpu_are_refused_with_both_settings():
+    gate = "--feature-gates=ConsumableShares=true"
+    message = error_of(gate, "--consumable-shares=49")
+
+    assert [word for word in ("--consumable-shares=49", "--max-clients-per-gpu=48") if word not in message] == []
+    assert read(gate, "--consumable-shares=49", "--max-clients-per-gpu=49").max_clients_per_gpu == 49
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", ""])
+def test_number_of_clients_must_be_one_or_more(text):
+    message = error_of("--max-clients-per-gpu", text)
+
+    assert message == f'invalid value for --max-clients-per-gpu: "{text}" (must be a whole number above 0)'
+
+
+def test_empty_sharing_profile_is_none():
+    assert read(environ=NODE | {"SHARING_PROFILE": ""}).sharing_profile is None
 
 
 def test_the_gate_of_shares_without_a_value_leaves_shares_off():

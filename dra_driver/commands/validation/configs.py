@@ -59,7 +59,8 @@ def check_config(
         findings.note(
             strategy_path,
             "each Pod gets a claim of its own from a template, and so a GPU of its own; for Pods to share one GPU, "
-            "make one ResourceClaim and name it in each Pod's resourceClaimName",
+            "make one ResourceClaim and name it in each Pod's resourceClaimName, or have the driver offer its GPUs in "
+            f"shares (feature gate {CONSUMABLE_SHARES} and --consumable-shares)",
         )
 
 

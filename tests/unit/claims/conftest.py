@@ -30,6 +30,7 @@ class Node:
     inventory: Inventory = field(default_factory=make_inventory)
     strategies: Strategies = field(default_factory=lambda: {"TimeSlicing": TimeSlicingStrategy()})
     observe_only: bool = False
+    max_clients: int = 48
 
     def start(self) -> None:
         """(Re)start the driver's part."""
@@ -43,7 +44,7 @@ class Node:
             events=self.events,
             inventory=lambda: self.inventory,
         )
-        self.lifecycle = ClaimLifecycle(self.edges, self.strategies, NODE, self.turn)
+        self.lifecycle = ClaimLifecycle(self.edges, self.strategies, NODE, self.turn, self.max_clients)
 
     def stop(self) -> None:
         """Stop it."""

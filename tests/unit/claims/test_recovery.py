@@ -118,13 +118,14 @@ def test_a_lost_state_with_the_api_server_down_still_holds_the_devices(node):
     assert node.prepare(claim) == [("gpu-0", U0)]
 
 
-def test_a_lost_claim_whose_gate_is_off_now_still_holds_its_device(node):
-    claim = node.claim(1, [result()], LONG)
+@pytest.mark.parametrize("share", [None, "00000000-0000-4000-a000-000000000001"], ids=["whole", "by share"])
+def test_a_lost_claim_whose_gate_is_off_now_still_holds_its_device(node, share):
+    claim = node.claim(1, [result(shareID=share)], LONG)
     node.prepare(claim)
     node.store.remove(claim.uid)
     node.strategies = {}
     rebuild(node)
-    assert [device.device for device in node.store.get(claim.uid).devices] == ["gpu-0"]
+    assert [(d.device, d.share_id) for d in node.store.get(claim.uid).devices] == [("gpu-0", share)]
 
 
 @pytest.mark.parametrize("gone", ["deleted", "deallocated", "elsewhere"])

@@ -26,6 +26,8 @@ def record(number=1, gpus=(0,), state=ClaimState.STARTED, time_slice=3):
             cdi_ids=(f"k8s.gpu.nvidia.com/claim=x-gpu-{gpu}",),
             time_slice=time_slice,
             sharing='{"strategy":"TimeSlicing"}',
+            share_id="share-1",
+            consumed_capacity=(("memory", "0"), ("shares", "2")),
         )
         for gpu in gpus
     )

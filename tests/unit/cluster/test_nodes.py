@@ -12,6 +12,15 @@ def test_uid_is_that_of_the_node(server: Server, connection: Connection) -> None
     assert server.requests[0].path == "/api/v1/nodes/node-1"
 
 
+@pytest.mark.parametrize(("metadata", "labels"), [({"labels": {"pool": "dev"}}, {"pool": "dev"}), ({}, {})])
+def test_labels_are_those_of_the_node(
+    server: Server, connection: Connection, metadata: dict[str, object], labels: dict[str, str]
+) -> None:
+    server.answer = lambda request: Answer(200, {"metadata": metadata})
+    assert ApiNode(connection, "node-1").labels() == labels
+    assert server.requests[0].path == "/api/v1/nodes/node-1"
+
+
 def test_unknown_node_is_an_error_with_the_servers_words(server: Server, connection: Connection) -> None:
     server.answer = lambda request: status(404, 'nodes "node-1" not found')
     with pytest.raises(ApiError, match='nodes "node-1" not found'):

@@ -89,6 +89,29 @@ def test_first_gpus_are_offered_and_the_condition_holds() -> None:
     assert seen.conditions == [(True, "")]
 
 
+def test_who_asked_is_called_at_the_end_of_each_look_whatever_it_found() -> None:
+    seen = Observed()
+    offered: list[list[Inventory | None]] = []
+    source = Source(ABSENT, H200, H200)
+    discovery = Discovery(source, seen, seen.offered.append, on_look=lambda: offered.append([*seen.offered]))
+    for _ in range(3):
+        discovery.look()
+    assert offered == [[], [H200], [H200]]
+
+
+def test_who_asked_may_fail_and_is_called_again() -> None:
+    calls: list[int] = []
+
+    def fail() -> None:
+        calls.append(1)
+        raise ZeroDivisionError
+
+    seen = Observed()
+    discovery = Discovery(Source(H200), seen, seen.offered.append, on_look=fail)
+    assert [discovery.look(), discovery.look()] == [True, True]
+    assert len(calls) == 2
+
+
 def test_gpus_of_a_driver_that_is_loaded_late_are_offered_and_nothing_before() -> None:
     seen = Observed(ABSENT, ABSENT, NONE, H200)
     assert seen.look(4, seconds=7) == [False, False, False, True]

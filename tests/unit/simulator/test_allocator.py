@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from dra_driver.simulator.allocator import Candidate, CannotAllocate, allocate, candidates, devices_in_use
+from dra_driver.simulator.allocator import Candidate, CannotAllocate, allocate, candidates
+from dra_driver.simulator.consumption import Usage
 from tests.unit.simulator.builders import NODE, claim, device_class, gpu_device, gpu_slice, opaque, request
 
 Json = dict[str, Any]
@@ -12,7 +13,7 @@ CLASSES = {"gpu.nvidia.com": device_class()}
 
 
 def choose(wanted: Json, *, gpus: int = 2, in_use: tuple[str, ...] = (), classes: Json = CLASSES) -> Json:
-    used = {("gpu.nvidia.com", NODE, name) for name in in_use}
+    used = Usage(frozenset(("gpu.nvidia.com", NODE, name) for name in in_use))
     return allocate(wanted, classes, candidates([gpu_slice(gpus)], NODE), used, NODE)
 
 
@@ -63,9 +64,9 @@ def test_admin_access_may_have_what_is_in_use() -> None:
 def test_admin_access_holds_nothing() -> None:
     result = {"driver": "d", "pool": "p", "device": "x", "request": "r"}
     held = [{"status": {"allocation": {"devices": {"results": [result, {**result, "adminAccess": True}]}}}}]
-    assert devices_in_use(held) == {("d", "p", "x")}
+    assert Usage.of(held).whole == {("d", "p", "x")}
     held[0]["status"]["allocation"]["devices"]["results"].pop(0)
-    assert devices_in_use(held) == set()
+    assert Usage.of(held) == Usage()
 
 
 def test_unknown_class_is_named() -> None:
@@ -114,14 +115,14 @@ def test_match_attribute_is_searched_for() -> None:
         {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}},
         constraints=[{"requests": [], "matchAttribute": "gpu.nvidia.com/numa"}],
     )
-    assert devices(allocate(wanted, CLASSES, numa(0, 1, 1), set(), NODE)) == ["gpu-1", "gpu-2"]
+    assert devices(allocate(wanted, CLASSES, numa(0, 1, 1), Usage(), NODE)) == ["gpu-1", "gpu-2"]
 
 
 def test_match_attribute_over_two_requests() -> None:
     wanted = claim(
         "c", request("a"), request("b"), constraints=[{"requests": ["a", "b"], "matchAttribute": "gpu.nvidia.com/numa"}]
     )
-    assert devices(allocate(wanted, CLASSES, numa(0, 1, 0), set(), NODE)) == ["gpu-0", "gpu-2"]
+    assert devices(allocate(wanted, CLASSES, numa(0, 1, 0), Usage(), NODE)) == ["gpu-0", "gpu-2"]
 
 
 def test_class_configs_come_first_with_the_requests_of_the_class() -> None:
@@ -162,3 +163,69 @@ def test_incomplete_pool_offers_nothing() -> None:
 
 def test_slices_of_other_nodes_offer_nothing() -> None:
     assert candidates([gpu_slice()], "node-b") == []
+
+
+# Devices that several claims may have.
+
+
+def shared_slice(shares: str, gpus: int = 2) -> Json:
+    made = gpu_slice(gpus)
+    policy = {"default": "1", "validRange": {"min": "1", "max": shares, "step": "1"}}
+    for device in made["spec"]["devices"]:
+        device["allowMultipleAllocations"] = True
+        device["capacity"] = {
+            "memory": {"value": "140Gi", "requestPolicy": {"default": "0"}},
+            "shares": {"value": shares, "requestPolicy": policy},
+        }
+    return made
+
+
+def place(*claims: Json, shares: str = "2") -> list[list[str]]:
+    """Devices of claims that are allocated one after another, [] for one that does not fit."""
+    allocated: list[Json] = []
+    for wanted in claims:
+        try:
+            found = allocate(wanted, CLASSES, candidates([shared_slice(shares)], NODE), Usage.of(allocated), NODE)
+        except CannotAllocate:
+            found = {"devices": {"results": []}}
+        allocated.append({"status": {"allocation": found}})
+    return [devices(entry["status"]["allocation"]) for entry in allocated]
+
+
+def asks(**exactly: Any) -> Json:
+    return claim("c", {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", **exactly}})
+
+
+def test_claims_share_a_device_until_its_shares_are_out_and_then_the_next() -> None:
+    assert place(*[claim()] * 5) == [["gpu-0"], ["gpu-0"], ["gpu-1"], ["gpu-1"], []]
+
+
+def test_result_of_a_share_has_an_id_of_its_own_and_what_it_consumed() -> None:
+    found = allocate(asks(count=2), CLASSES, candidates([shared_slice("2")], NODE), Usage(), NODE)
+    first, second = found["devices"]["results"]
+    assert first["consumedCapacity"] == {"memory": "0", "shares": "1"}
+    assert first["shareID"] != second["shareID"]
+
+
+def test_count_takes_shares_of_one_device_first() -> None:
+    assert place(asks(count=3)) == [["gpu-0", "gpu-0", "gpu-1"]]
+
+
+def test_all_takes_a_share_of_each_device() -> None:
+    assert place(asks(allocationMode="All")) == [["gpu-0", "gpu-1"]]
+
+
+@pytest.mark.parametrize(("shares", "fits"), [("2", 2), ("3", 0), ("1500m", 2)])
+def test_requests_for_shares_are_summed_up(shares: str, fits: int) -> None:
+    wanted = asks(capacity={"requests": {"shares": shares}})
+    assert sum(map(bool, place(*[wanted] * 3))) == fits
+
+
+def test_capacity_that_no_device_has_is_an_answer() -> None:
+    assert place(asks(capacity={"requests": {"cores": "1"}})) == [[]]
+
+
+def test_device_that_a_claim_has_whole_is_not_shared() -> None:
+    used = Usage(frozenset({("gpu.nvidia.com", NODE, "gpu-0")}))
+    found = allocate(claim(), CLASSES, candidates([shared_slice("2")], NODE), used, NODE)
+    assert devices(found) == ["gpu-1"]

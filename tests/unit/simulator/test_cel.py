@@ -65,3 +65,13 @@ def test_attribute_of_another_domain_is_not_the_drivers() -> None:
     device: dict[str, Any] = {"name": "gpu-0", "attributes": {"type": {"string": "gpu"}}}
     with pytest.raises(SelectorError, match="no such key"):
         compile_selector("device.attributes['other.example.com'].type == 'gpu'")(DRIVER, device)
+
+
+@pytest.mark.parametrize("shared", [True, False, None])
+@pytest.mark.parametrize(("wanted", "operator"), [("true", "=="), ("false", "=="), ("true", "!=")])
+def test_selector_picks_devices_that_are_shared_or_that_are_not(
+    shared: bool | None, wanted: str, operator: str
+) -> None:
+    device: dict[str, Any] = {"name": "gpu-0"} | ({} if shared is None else {"allowMultipleAllocations": shared})
+    matches = compile_selector(f"device.allowMultipleAllocations {operator} {wanted}")
+    assert matches(DRIVER, device) == (bool(shared) == ((wanted == "true") == (operator == "==")))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dra_driver.simulator.allocator import devices_in_use
+from dra_driver.simulator.consumption import Usage
 from dra_driver.simulator.kinds import (
     DEVICE_CLASSES,
     NODES,
@@ -75,7 +75,7 @@ def test_example_uses_the_claims_that_it_defines(name: str) -> None:
 )
 def test_example_shares_as_it_says(name: str, gpus: int, pods: int, in_use: int) -> None:
     store = schedule(name, gpus)
-    assert (bound(store), len(devices_in_use(store.find(RESOURCE_CLAIMS)))) == (pods, in_use)
+    assert (bound(store), len(Usage.of(store.find(RESOURCE_CLAIMS)).whole)) == (pods, in_use)
 
 
 def test_device_classes_are_those_of_the_driver() -> None:

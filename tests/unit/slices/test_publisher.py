@@ -7,6 +7,7 @@ import pytest
 
 from dra_driver.model.errors import ApiError, ApiUnreachable
 from dra_driver.ports import Json
+from dra_driver.sharing.shares import ConsumableShares
 from dra_driver.slices.build import PoolSlice, build_slices
 from dra_driver.slices.pacing import Timing
 from dra_driver.slices.publisher import SlicePublisher
@@ -391,3 +392,24 @@ def test_stop_may_come_twice_and_before_start() -> None:
     publisher = SlicePublisher(FakeSliceStore(), FakeNode(), "node-1", FakeEvents(), FakeReadiness())
     publisher.stop()
     publisher.stop()
+
+
+SHARED = {"gpu-0": ConsumableShares.parse("4")}
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["gate off", "gate on"])
+def test_whether_the_server_knows_shared_devices_is_remembered_while_none_is_written(node: Node, known: bool) -> None:
+    if not known:
+        node.store.stored_as = _without_shares
+    publisher = node.start()
+    for slices in (build_slices([gpu(0), gpu(1)], DRIVER, "node-1", SHARED), pool(1)):
+        publisher.publish(slices)
+        assert publisher.wait(5.0)
+        assert publisher.shares_dropped is not known
+
+
+def _without_shares(spec: Json) -> Json:
+    devices = [{k: v for k, v in device.items() if k != "allowMultipleAllocations"} for device in spec["devices"]]
+    for device in devices:
+        device["capacity"] = {name: {"value": entry["value"]} for name, entry in device["capacity"].items()}
+    return {**spec, "devices": devices}
