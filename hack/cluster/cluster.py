@@ -127,7 +127,7 @@ class Cluster:
     @cached_property
     def control_plane(self) -> ControlPlane:
         """etcd, API server, controller manager, scheduler."""
-        gates = {**control_plane.GATES, **self.plan.gates}
+        gates = {**control_plane.gates(self.plan.kubernetes), **self.plan.gates}
         return ControlPlane(self.machine(control_plane.MACHINE), self.programs, self.files, gates)
 
     @cached_property
@@ -273,7 +273,7 @@ class Cluster:
 
     def _prepare(self, each: Node, authority: Authority, images: Path) -> None:
         each.boot()
-        gates = {**control_plane.GATES, **self.plan.gates}
+        gates = {**control_plane.gates(self.plan.kubernetes), **self.plan.gates}
         each.write_files(authority, gates, self._state["snapshotter"])
         each.start_containerd()
         self.import_images(images, [each])

@@ -16,15 +16,18 @@ from hack.cluster.processes import Process
 MACHINE: Final = "control-plane"
 API_SERVER: Final = "kube-apiserver"
 
-GATES: Final = {
+_GATES: Final = {
     "DRAConsumableCapacity": True,
     "DRADeviceTaints": True,
     "DRAExtendedResource": True,
     "DRAPartitionableDevices": True,
     "DRAResourceClaimDeviceStatus": True,
-    "ResourceHealthStatus": True,
 }
 """On in every component: in 1.34 most are alpha, and off."""
+_HEALTH: Final = "ResourceHealthStatus"
+_HEALTH_SINCE: Final = 36
+"""Alpha before. The kubelet of 1.34 lists a device once more with each repeated prepare, and the API server refuses the
+status of such a pod for ever."""
 
 _ETCD: Final = "http://127.0.0.1:2379"
 _READY_S: Final = 90.0
@@ -34,6 +37,11 @@ _USERS: Final = {
     "kube-controller-manager": ("system:kube-controller-manager", ()),
     "kube-scheduler": ("system:kube-scheduler", ()),
 }
+
+
+def gates(kubernetes: str) -> dict[str, bool]:
+    """Feature gates of all components of a version of Kubernetes."""
+    return _GATES | {_HEALTH: versions.minor(kubernetes) >= _HEALTH_SINCE}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from hack.cluster.errors import ClusterError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """kubernetes: its version. gates: on top of ``control_plane.GATES``, for all components.
+    """kubernetes: its version. gates: on top of ``control_plane.gates``, for all components.
 
     apis: API versions to switch on, as ``resource.k8s.io/v1alpha3``, on top of what the gates need.
     """

@@ -120,7 +120,7 @@ class Stage:
     def devices(self) -> list[Json]:
         """The devices of the node's slices."""
         slices = self.driver.slices() if self.driver else []
-        return [device for each in slices for device in each["spec"]["devices"]]
+        return [device for each in slices for device in each["spec"].get("devices") or ()]
 
     def card(self, device: str) -> str:
         """What a pod with this device must see: the UUID, or the device file of a simulated card."""

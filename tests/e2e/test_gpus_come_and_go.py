@@ -43,7 +43,7 @@ class Cards:
 
     def offered(self) -> dict[str, str]:
         """UUIDs of the published devices, by name."""
-        found = (device for each in self.running.slices() for device in each["spec"].get("devices", ()))
+        found = (device for each in self.running.slices() for device in each["spec"].get("devices") or ())
         return {device["name"]: device["attributes"]["uuid"]["string"] for device in found}
 
     def wait_offered(self, *names: str) -> None:
@@ -103,7 +103,7 @@ def test_driver_on_a_node_without_gpus_says_so_once_offers_nothing_and_stays_up(
     start = before.log.stat().st_size
     running = driver.ensure(scenario=scenario(tmp_path / "none.yaml", failures=failures))
     process = running.process
-    until(lambda: [each["spec"].get("devices", []) for each in running.slices()] == [[]], "the GPUs to be withdrawn")
+    until(lambda: [each["spec"].get("devices") or [] for each in running.slices()] == [[]], "the GPUs to be withdrawn")
     world.apply(claim("one"), pod("a", gpu=named("one")))
     assert "cannot allocate all claims" in world.wait_unschedulable("a")
     assert said(running, start, "has no NVIDIA GPU") == 1
