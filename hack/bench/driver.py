@@ -64,6 +64,8 @@ class Setup:
             f"--kubelet-plugins-directory-path={home / 'plugins'}",
             f"--simulated-node={home / 'scenario.yaml'}",
             "--feature-gates=TimeSlicingSettings=true",
+            # Claims that share are packed closer here than cards are meant to be.
+            "--max-clients-per-gpu=1000",
         ]
 
 
