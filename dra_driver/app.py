@@ -10,36 +10,28 @@ import gc
 import logging
 import signal
 import threading
-from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import dra_driver
-from dra_driver import hostfs
-from dra_driver import settings as settings_module
 from dra_driver.cdi.claim_specs import ClaimSpecs
-from dra_driver.cdi.device_nodes import DeviceNodes
 from dra_driver.cdi.directory import CdiDirectory
-from dra_driver.cdi.driver_files import DriverFiles
-from dra_driver.cdi.kernel_devices import KernelDevices
-from dra_driver.cdi.node_maker import NodeMaker
 from dra_driver.claims.gpu_steps import GpuSteps
 from dra_driver.claims.health import device_health
 from dra_driver.claims.held_files import HeldFiles
 from dra_driver.claims.instance import Instance
 from dra_driver.claims.lifecycle import ClaimLifecycle, Edges
 from dra_driver.claims.locks import ProcessTurn
-from dra_driver.claims.recovery import BOOT_ID, Rebuild, Sweep, check_boot, open_store
+from dra_driver.claims.recovery import Rebuild, Sweep, check_boot, open_store
 from dra_driver.claims.store import STATE_FILE
-from dra_driver.cluster.claims import ApiClaims
+from dra_driver.cluster.claims import ApiClaims, ApiClasses
 from dra_driver.cluster.connection import connect
 from dra_driver.cluster.events import ApiEvents
 from dra_driver.cluster.nodes import ApiNode
 from dra_driver.cluster.slices import ApiSlices
 from dra_driver.devices.discovery import Discovery
-from dra_driver.devices.gpu_control import ComputeModes, GpuTool, ObservingControl, ToolControl
-from dra_driver.features import TIME_SLICING_SETTINGS, Gates
+from dra_driver.features import CONSUMABLE_SHARES, TIME_SLICING_SETTINGS, Gates
+from dra_driver.hardware import Hardware
 from dra_driver.kubelet.device_health import DeviceHealthService
 from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.kubelet.server import Services
@@ -48,13 +40,13 @@ from dra_driver.model.errors import DriverNotReady, StateError
 from dra_driver.model.health import DeviceHealth
 from dra_driver.observe import logs
 from dra_driver.observe.http import StatusServer
+from dra_driver.observe.memory_watch import MemoryWatch, Sources
 from dra_driver.observe.metrics import PrometheusRecorder
 from dra_driver.observe.readiness import Conditions, Liveness
-from dra_driver.ports import DeviceSource, GpuControl
-from dra_driver.settings import DeviceNodesMode, GpuControlMode, LoggingFormat, Settings
-from dra_driver.settings.profile_file import ProfileFile
-from dra_driver.settings.tools import tools
-from dra_driver.sharing.profile import Profile, Terms
+from dra_driver.settings import GpuControlMode, LoggingFormat, Settings
+from dra_driver.shared_devices import KnownShares, profile_reader
+from dra_driver.sharing.memory_limits import LimitTerms
+from dra_driver.sharing.profile import Terms
 from dra_driver.sharing.strategy import Strategies, Strategy
 from dra_driver.sharing.time_slicing import TimeSlicingStrategy
 from dra_driver.slices.offering import Offering, Telling
@@ -116,69 +108,6 @@ def _trim() -> None:
         log.debug("no malloc_trim here; memory may be a little higher")
 
 
-class Hardware:
-    """The cards, real or simulated, behind the same seams."""
-
-    def __init__(self, settings: Settings) -> None:
-        """Raises SettingError for a scenario that cannot be read, DriverError when its tree cannot be written."""
-        self.boot_id = BOOT_ID
-        self.outlived: Callable[[], str] = str
-        if settings.simulated_node:
-            modes = self._simulate(settings.simulated_node, settings)
-        else:
-            modes = self._use_nvml(settings)
-        locks = settings.state_directory / "tool-locks"
-        locks.mkdir(mode=0o700, parents=True, exist_ok=True)
-        tool = GpuTool.under(self.roots.container_driver_root, settings.gpu_tool_timeout, locks)
-        self.control: GpuControl = ToolControl(modes, tool)
-        if settings.gpu_control is GpuControlMode.OBSERVE:
-            self.control = ObservingControl(self.control)
-
-    # Each kind of node loads only what it needs: NVML's bindings and the scenario models cost megabytes.
-
-    def _simulate(self, scenario: str, settings: Settings) -> ComputeModes:
-        from dra_driver.devices.simulated import SimulatedNode
-
-        node = SimulatedNode.load(scenario, seed=settings.node_name)
-        tree = settings.state_directory / "simulated-node"
-        try:
-            tree.mkdir(mode=0o755, parents=True, exist_ok=True)
-            self.roots = node.materialise(tree)
-        except OSError as error:
-            raise StateError(f"simulated node: {tree} cannot be written: {error}") from error
-        self.source: DeviceSource = node.source()
-        kernel = KernelDevices(tree / "proc", tree / "sys")
-        maker = _node_maker(settings, kernel, placeholders=True)
-        nodes = DeviceNodes(self.roots, kernel, maker, placeholders=True)
-        self.files = DriverFiles(self.roots, nodes, tools=tools(settings))
-        own_boot_id = tree / "var" / "state" / "boot_id"
-        if own_boot_id.exists():
-            self.boot_id = own_boot_id
-        return node.control()
-
-    def _use_nvml(self, settings: Settings) -> ComputeModes:
-        from dra_driver.devices.nvml import NvmlSource
-
-        self.roots = settings_module.roots(settings)
-        root = self.roots.container_driver_root
-        nvml = NvmlSource(lambda: hostfs.find_library(root, "libnvidia-ml.so.1"))
-        self.source = nvml
-        self.outlived = nvml.outlived
-        kernel = KernelDevices(devices=settings.alt_proc_devices_path)
-        # A driver container brings its own /dev, and may come after this process.
-        settled = settings.dev_root is not None or settings.driver_root == Path("/")
-        roots = self.roots if settled else (lambda: settings_module.roots(settings))
-        nodes = DeviceNodes(roots, kernel, _node_maker(settings, kernel))
-        self.files = DriverFiles(self.roots, nodes, tools=tools(settings))
-        return nvml
-
-
-def _node_maker(settings: Settings, kernel: KernelDevices, placeholders: bool = False) -> NodeMaker | None:
-    if settings.device_nodes is DeviceNodesMode.REQUIRE:
-        return None
-    return NodeMaker(kernel, placeholders, settings.gpu_tool_timeout)
-
-
 def strategies(gates: Gates) -> Strategies:
     """The sharing strategies that the feature gates switch on."""
     switched_on: dict[str, Strategy] = {}
@@ -187,22 +116,13 @@ def strategies(gates: Gates) -> Strategies:
     return switched_on
 
 
-def _profile_reader(settings: Settings) -> Callable[[], Profile]:
-    """Reads the sharing profile, an empty one where none is set. Raises SettingError for one that is wrong now."""
-    if settings.sharing_profile is None:
-        return Profile
-    read = ProfileFile(settings.sharing_profile, settings.max_clients_per_gpu).read
-    read()
-    return read
-
-
 class App:
     """All parts of one driver process. Building opens what must not be missing; ``start`` starts the threads."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises SettingError, StateError or another DriverError for what only a person can mend."""
         self._settings = settings
-        self._read_profile = _profile_reader(settings)
+        self._read_profile = profile_reader(settings)
         node = settings.node_name
         self.conditions = Conditions(("devices", "registration", "slices"))
         self._liveness = Liveness()
@@ -215,6 +135,9 @@ class App:
             burst=settings.kube_api_burst,
         )
         self._events = ApiEvents(self._connection, node)
+        # Apart, so that pods that use too much memory do not use up the pace of events about the node.
+        self._pod_events = ApiEvents(self._connection, node)
+        self._known_shares = KnownShares(Telling(self.conditions, self._events))
         self._claims_api = ApiClaims(self._connection)
         self._hardware = Hardware(settings)
         self._strategies = strategies(settings.gates)
@@ -227,6 +150,7 @@ class App:
         self._turn = ProcessTurn(settings.state_directory / "turn.lock")
         self._damage = ""
         self._held = HeldFiles((*self._instance.files, *self._store.files, *self._turn.files))
+        self._memory_watch = self._make_memory_watch()
         edges = self._edges()
         self._lifecycle = ClaimLifecycle(edges, self._strategies, node, self._turn, settings.max_clients_per_gpu)
         self._rebuild = Rebuild(edges, node, self._strategies, self._lifecycle.adopt, self._lifecycle.discard)
@@ -241,8 +165,10 @@ class App:
             hold=self._instance.may_publish,
         )
         self._offering = self._make_offering()
+        shared = CONSUMABLE_SHARES in settings.gates
+        source = self._hardware.limited(self._cdi.why_no_memory_limits) if shared else self._hardware.source
         self._discovery = Discovery(
-            self._hardware.source, self.conditions, self._seen, events=self._events, on_look=self._offering.refresh
+            source, self.conditions, self._seen, events=self._events, on_look=self._offering.refresh
         )
         self._device_health = DeviceHealthService(self._health_of_devices)
         self._plugin = KubeletPlugin(
@@ -265,7 +191,19 @@ class App:
             steps=GpuSteps(self._hardware.control, self._store, observing),
             events=self._events,
             inventory=self._current,
+            classes=ApiClasses(self._connection),
+            limit_terms=LimitTerms(self._settings.share_memory, self._known_shares.count),
+            watch_memory=self._memory_watch.wake,
         )
+
+    def _make_memory_watch(self) -> MemoryWatch:
+        sources = Sources(
+            records=self._store.records,
+            memory=self._hardware.memory,
+            pods=self._hardware.pods,
+            claims=self._claims_api,
+        )
+        return MemoryWatch(sources, self._pod_events, self._recorder.memory_budget_exceeded)
 
     def _make_offering(self) -> Offering:
         settings = self._settings
@@ -280,7 +218,7 @@ class App:
             self._store.records,
             self._publisher.publish,
             lambda: self._publisher.shares_dropped,
-            Telling(self.conditions, self._events),
+            self._known_shares,
         )
 
     def _health_server(self) -> "HealthServer | None":
@@ -310,7 +248,10 @@ class App:
         if self._health:
             self._health.start()
         self._sweep.start()
-        self._liveness.watch(*self._plugin.threads, *self._publisher.threads, *self._discovery.threads)
+        self._memory_watch.start()
+        self._liveness.watch(
+            *self._plugin.threads, *self._publisher.threads, *self._discovery.threads, *self._memory_watch.threads
+        )
         log.info("dra-driver %s serves node %s", dra_driver.__version__, self._settings.node_name)
 
     def check_state(self) -> None:
@@ -343,6 +284,7 @@ class App:
         """Stop in the opposite order; slices and prepared claims stay. Idempotent."""
         if self._health:
             self._health.stop()
+        self._memory_watch.stop()
         self._sweep.stop()
         self._plugin.stop(_GRACE_SECONDS)
         self._discovery.stop()
@@ -352,6 +294,7 @@ class App:
         self._put_back_state()
         self._hardware.source.close()
         self._events.close()
+        self._pod_events.close()
         self._connection.close()
         if self._turn.taken:
             # Its thread is waited for at the end of the process; until then it needs all this, and others must wait.

@@ -5,12 +5,16 @@ here are those of ``dra_driver.model.errors``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, Final, Protocol
 
-from dra_driver.model.claims import ClaimRef
-from dra_driver.model.devices import ComputeMode, Device, Inventory
+from dra_driver.model.claims import ClaimRef, PodRef
+from dra_driver.model.devices import ComputeMode, Device, GpuProcess, Inventory
 
 Json = dict[str, Any]
+
+NO_LIMITS: Final[Mapping[str, int]] = MappingProxyType({})
+"""No device's memory is limited."""
 
 
 class DeviceSource(Protocol):
@@ -45,6 +49,19 @@ class GpuControl(Protocol):
         """A text that changes when the kernel driver is loaded anew or NVML was lost in between."""
 
 
+class GpuMemory(Protocol):
+    """What NVML says about the memory of one GPU, named by UUID. Calls have a time limit and raise a ControlError."""
+
+    def check_memory_limits(self, gpu_uuid: str) -> None:
+        """Read the limits of the root cgroup. Raises ControlUnsupported where driver or GPU does not know limits."""
+
+    def processes(self, gpu_uuid: str) -> tuple[GpuProcess, ...]:
+        """The processes that compute on it, as the host numbers them."""
+
+    def epoch(self) -> str:
+        """As in GpuControl: what was read holds for as long as this text."""
+
+
 class ClaimReader(Protocol):
     """ResourceClaims in the API server."""
 
@@ -53,6 +70,16 @@ class ClaimReader(Protocol):
 
     def list_allocated(self) -> list[Json]:
         """All claims of the cluster with an allocation for this driver. Raises ApiError."""
+
+
+class ClassReader(Protocol):
+    """DeviceClasses in the API server."""
+
+    def get(self, name: str) -> Json | None:
+        """The DeviceClass, as it was at most a minute ago; None for one that is gone or must not be read.
+
+        Raises ApiError.
+        """
 
 
 class SliceStore(Protocol):
@@ -91,6 +118,13 @@ class EventSink(Protocol):
         """Normal event on the Node."""
 
 
+class PodEventSink(Protocol):
+    """Kubernetes events about pods. Never raises, as EventSink."""
+
+    def pod_warning(self, pod: PodRef, reason: str, message: str) -> None:
+        """Warning event on a pod."""
+
+
 class PlannedSpec(Protocol):
     """A CDI spec that was built and checked, ready to be written."""
 
@@ -106,8 +140,13 @@ class PlannedSpec(Protocol):
 class CdiSpecs(Protocol):
     """Transient CDI specs, one a claim."""
 
-    def plan(self, claim_uid: str, devices: Sequence[Device]) -> PlannedSpec:
-        """Build and check; nothing is written. Raises CdiError naming the path that is missing."""
+    def plan(
+        self, claim_uid: str, devices: Sequence[Device], memory_limits: Mapping[str, int] = NO_LIMITS
+    ) -> PlannedSpec:
+        """Build and check; nothing is written. Raises CdiError naming the path that is missing.
+
+        memory_limits: device -> bytes of GPU memory that the container's driver shall keep it to.
+        """
 
     def write(self, spec: PlannedSpec) -> None:
         """Write atomically. Raises CdiError."""

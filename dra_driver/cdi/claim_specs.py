@@ -11,13 +11,16 @@ import yaml
 
 from dra_driver.cdi.directory import CdiDirectory
 from dra_driver.cdi.driver_files import DriverFiles
-from dra_driver.cdi.spec import ClaimSpec, DeviceEdits, DeviceNode, Edits, build_spec
+from dra_driver.cdi.spec import ClaimSpec, DeviceEdits, DeviceNode, Edits, Env, Hook, build_spec
 from dra_driver.model.devices import Device
 from dra_driver.model.errors import CdiError, DriverError
-from dra_driver.ports import PlannedSpec
+from dra_driver.ports import NO_LIMITS, PlannedSpec
 from dra_driver_api import names
 
 log = logging.getLogger(__name__)
+
+LIMIT_VARIABLES: Final = ("NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_LIMIT")
+"""What nvidia-cdi-hook reads as soft and hard limit, in MiB. Equal: what was promised to a claim is what it has."""
 
 _COMMON_EDITS: Final = "\ncontainerEdits:"
 _MAX_FILE_BYTES: Final = 4 << 20
@@ -42,13 +45,36 @@ class ClaimSpecs:
         self._files = files
         self._driver_version = driver_version
 
-    def plan(self, claim_uid: str, devices: Sequence[Device]) -> ClaimSpec:
-        """Build and check; nothing is written. Raises CdiError naming the path that is missing."""
+    def plan(
+        self, claim_uid: str, devices: Sequence[Device], memory_limits: Mapping[str, int] = NO_LIMITS
+    ) -> ClaimSpec:
+        """Build and check; nothing is written. Raises CdiError naming the path that is missing.
+
+        memory_limits: device -> bytes of GPU memory that the container's driver shall keep it to.
+        """
         self._directory.path(claim_uid)
         edits = [
-            DeviceEdits(name=device.name, edits=_edits_with(self._files.device_nodes(device))) for device in devices
+            DeviceEdits(name=device.name, edits=self._edits(device, memory_limits.get(device.name)))
+            for device in devices
         ]
         return build_spec(claim_uid, edits, self._files.common(self._driver_version()))
+
+    def _edits(self, device: Device, memory_limit: int | None) -> Edits:
+        nodes = self._files.device_nodes(device)
+        if memory_limit is None:
+            return _edits_with(nodes)
+        # A spec's variable takes the place of the image's and of the pod's own.
+        mebibytes = str(memory_limit >> 20)
+        env = tuple(Env(name, mebibytes) for name in LIMIT_VARIABLES)
+        return _edits_with(nodes, env, (self._files.memory_limit_hook(self._driver_version(), device.uuid),))
+
+    def why_no_memory_limits(self, driver_version: str) -> str:
+        """Why containers cannot be given memory limits by a hook, '' where they can."""
+        try:
+            self._files.memory_limit_hook(driver_version, "")
+        except CdiError as error:
+            return str(error)
+        return ""
 
     def look_ahead(self) -> None:
         """Find the driver's files before a claim waits for them. Never raises: claims will be told what is amiss."""
@@ -79,9 +105,9 @@ class ClaimSpecs:
 
 
 @lru_cache(maxsize=1024)
-def _edits_with(device_nodes: tuple[DeviceNode, ...]) -> Edits:
+def _edits_with(device_nodes: tuple[DeviceNode, ...], env: tuple[Env, ...] = (), hooks: tuple[Hook, ...] = ()) -> Edits:
     """One object for each GPU as long as its nodes stay as they are, so that its text is made once."""
-    return Edits(device_nodes=device_nodes)
+    return Edits(device_nodes=device_nodes, env=env, hooks=hooks)
 
 
 def _devices_in(directory: CdiDirectory, claim_uid: str) -> tuple[str, ...]:

@@ -12,32 +12,43 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from dra_driver.cdi import builtin
 from dra_driver.cdi.device_nodes import DeviceNodes
-from dra_driver.cdi.hook_program import HookFinder, HookProgram, NoHookProgram
+from dra_driver.cdi.hook_program import LIMITS, LIMITS_STAGE, HookFinder, HookProgram, NoHookProgram
 from dra_driver.cdi.host_programs import ProgramFailed, Toolbox
 from dra_driver.cdi.layout import FileEdits, Finds, hook_free, with_hooks
-from dra_driver.cdi.spec import DeviceNode, Edits
+from dra_driver.cdi.spec import DeviceNode, Edits, Hook
 from dra_driver.cdi.toolkit import Generator, NoToolkit
-from dra_driver.cdi.tools import HOOK_FREE, EditsSource, HookMode, Tools
+from dra_driver.cdi.tools import HOOK, HOOK_FREE, EditsSource, HookMode, Tools
 from dra_driver.cdi.watch import Watch, watch
-from dra_driver.hostfs import DriverRoots
+from dra_driver.hostfs import LIBRARY_DIRECTORIES, DriverRoots, find_file
 from dra_driver.model.devices import Device
 from dra_driver.model.errors import CdiError
 
 log = logging.getLogger(__name__)
+
+_NVML: Final = "libnvidia-ml.so.1"
+_LIMITS_DIRECTORIES: Final = tuple(
+    directory for directory in LIBRARY_DIRECTORIES if directory not in ("usr/lib", "usr/lib/nvidia/tesla", "lib")
+)
+"""Where the hook for memory limits looks, besides the loader's cache, which is not relied on here."""
 
 _VERSION = re.compile(r"[0-9]+(?:\.[0-9]+)+")
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A whole result, and what it rests on. Its device nodes are those of the last who asked."""
+    """A whole result, and what it rests on. Its device nodes are those of the last who asked.
+
+    program: what its hooks call, None where there are none.
+    """
 
     driver_version: str
     watch: Watch
     edits: Edits
+    program: HookProgram | None
 
     def holds(self, driver_version: str) -> bool:
         """Whether this is about that driver and nothing changed since."""
@@ -76,6 +87,18 @@ class DriverFiles:
         """Find the files before a claim waits for them; device nodes are left alone. Raises CdiError."""
         self._look_once(driver_version)
 
+    def memory_limit_hook(self, driver_version: str, gpu_uuid: str) -> Hook:
+        """The call that sets a container's memory limits on one GPU. Raises CdiError that says what is missing."""
+        program = self._look_once(driver_version).program
+        if program is None:
+            raise CdiError(f"memory limits are set by {HOOK}, and containers are set up without hooks")
+        if LIMITS not in program.subcommands:
+            raise CdiError(f"{program.path} is not known to have the hook {LIMITS}, which sets memory limits")
+        root = self._roots.driver_root
+        if find_file(self._roots.container_driver_root, _LIMITS_DIRECTORIES, _NVML) is None:
+            raise CdiError(f"the hook {LIMITS} of {program.path} would not find {_NVML} under {root}")
+        return program.hook(LIMITS, ("--driver-root", str(root), "--gpu-id", gpu_uuid), LIMITS_STAGE)
+
     def device_nodes(self, device: Device) -> tuple[DeviceNode, ...]:
         """Nodes of one GPU or MIG device, never cached. Raises CdiError naming the path that is missing."""
         return self._nodes.of(device)
@@ -105,7 +128,7 @@ class DriverFiles:
     def _look(self, driver_version: str) -> _Known:
         root = self._roots.container_driver_root
         watched = watch(root, builtin.places(driver_version), self._files.programs())
-        found, files, how = self._files.find(driver_version)
+        found, files, how, program = self._files.find(driver_version)
         gone = sorted(str(file) for file in files if not os.access(file, os.F_OK))
         if gone:
             raise CdiError(f"{gone[0]} vanished while the driver's files were read: is the driver being replaced?")
@@ -117,7 +140,7 @@ class DriverFiles:
             self._roots.driver_root,
             how,
         )
-        return _Known(driver_version, watched.and_of(files).and_copies(self._files.copies()), edits)
+        return _Known(driver_version, watched.and_of(files).and_copies(self._files.copies()), edits, program)
 
 
 class _Files:
@@ -141,8 +164,11 @@ class _Files:
         """Files that looking has made."""
         return () if self._tools.hooks is HookMode.NONE else (self._tools.hook_copy,)
 
-    def find(self, driver_version: str) -> tuple[FileEdits, Sequence[Path], str]:
-        """The edits, the files behind them as seen here, and in words how they came about. Raises CdiError."""
+    def find(self, driver_version: str) -> tuple[FileEdits, Sequence[Path], str, HookProgram | None]:
+        """The edits, the files behind them as seen here, in words how they came about, and what hooks call.
+
+        Raises CdiError.
+        """
         program, why = self._hook_program()
         if program is None:
             if self._tools.edits is EditsSource.NVIDIA_CTK:
@@ -152,13 +178,13 @@ class _Files:
                 )
             finds = builtin.find(self._roots, driver_version)
             edits = hook_free(finds, self._roots.on_host, os.uname().machine)
-            return edits, _paths(finds), f"by the driver itself, without hooks ({why})"
+            return edits, _paths(finds), f"by the driver itself, without hooks ({why})", None
         generated = self._generated(driver_version, program)
         if not isinstance(generated, str):
-            return *generated, f"by nvidia-ctk, with hooks of {program.path}"
+            return *generated, f"by nvidia-ctk, with hooks of {program.path}", program
         finds = builtin.find(self._roots, driver_version)
         edits = with_hooks(finds, program, self._roots.on_host)
-        return edits, _paths(finds), f"by the driver itself ({generated}), with hooks of {program.path}"
+        return edits, _paths(finds), f"by the driver itself ({generated}), with hooks of {program.path}", program
 
     def _hook_program(self) -> tuple[HookProgram | None, str]:
         """The program, or why none is used. Raises CdiError where the settings ask for one."""

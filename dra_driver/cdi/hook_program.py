@@ -33,7 +33,13 @@ HOOKS: Final = (SYMLINKS, COMPAT, LDCACHE, NODE_MODIFICATION, PROFILE)
 NEEDED: Final = (SYMLINKS, LDCACHE)
 """Without these no program in a container finds the libraries."""
 
+LIMITS: Final = "apply-cuda-memory-limits"
+"""Sets memory limits of a container's cgroup; called only for claims that have some."""
+
 STAGE: Final = "createContainer"
+LIMITS_STAGE: Final = "createRuntime"
+"""The container's process and cgroup are there, and hooks run as programs of the host."""
+
 ENVIRONMENT: Final = ("NVIDIA_CTK_DEBUG=false",)
 PROBE_SECONDS: Final = 5.0
 
@@ -51,9 +57,14 @@ class HookProgram:
     path: str
     subcommands: frozenset[str]
 
-    def hook(self, subcommand: str, arguments: Iterable[str]) -> Hook:
+    def hook(self, subcommand: str, arguments: Iterable[str], stage: str = STAGE) -> Hook:
         """A call of it, as NVIDIA's own tools write it."""
-        return Hook(stage=STAGE, path=self.path, args=(HOOK, subcommand, *arguments), env=ENVIRONMENT)
+        return Hook(stage=stage, path=self.path, args=(HOOK, subcommand, *arguments), env=ENVIRONMENT)
+
+
+def subcommands(help_text: str) -> frozenset[str]:
+    """The hooks that a program lists for ``--help``."""
+    return frozenset(_COMMAND.findall(help_text.partition("COMMANDS:")[2]))
 
 
 class HookFinder:
@@ -104,7 +115,7 @@ class HookFinder:
 
     def _asked(self, program: HostProgram) -> HookProgram:
         output = program.run(("--help",), PROBE_SECONDS).output
-        listed = frozenset(_COMMAND.findall(output.partition("COMMANDS:")[2]))
+        listed = subcommands(output)
         lacking = [name for name in HOOKS if name not in listed]
         missing = [name for name in NEEDED if name not in listed]
         if missing:

@@ -6,6 +6,7 @@ from typing import Any
 
 from dra_driver.model.claims import AllocatedDevice, Allocation, ClaimRef, ConfigSource, OpaqueConfig
 from dra_driver.model.errors import BadConfig, NotAllocated, UnknownDevice
+from dra_driver.sharing.memory_limits import asks_for_enforced
 from dra_driver_api.names import DRIVER_NAME
 
 _DEVICE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -33,10 +34,11 @@ def read_allocation(claim: ClaimRef, resource_claim: Mapping[str, Any], pool: st
     devices = _mapping(allocation.get("devices") or {}, "status.allocation.devices")
     results = _list(devices.get("results"), "status.allocation.devices.results")
     configs = _list(devices.get("config"), "status.allocation.devices.config")
+    wishes = _wishes(resource_claim)
     return Allocation(
         claim=claim,
         devices=tuple(
-            _device(claim, entry, pool, f"status.allocation.devices.results[{index}]")
+            _device(claim, entry, pool, wishes, f"status.allocation.devices.results[{index}]")
             for index, entry in enumerate(results)
             if entry.get("driver") == DRIVER_NAME
         ),
@@ -44,7 +46,9 @@ def read_allocation(claim: ClaimRef, resource_claim: Mapping[str, Any], pool: st
     )
 
 
-def _device(claim: ClaimRef, entry: Mapping[str, Any], pool: str, path: str) -> AllocatedDevice:
+def _device(
+    claim: ClaimRef, entry: Mapping[str, Any], pool: str, wishes: Mapping[str, Mapping[str, Any]], path: str
+) -> AllocatedDevice:
     name, found_pool, request = (_text(entry.get(key), f"{path}.{key}") for key in ("device", "pool", "request"))
     if found_pool != pool:
         raise UnknownDevice(
@@ -56,6 +60,7 @@ def _device(claim: ClaimRef, entry: Mapping[str, Any], pool: str, path: str) -> 
     if not isinstance(admin_access, bool | None):
         raise BadConfig(f"{path}.adminAccess is a {type(admin_access).__name__}, must be true or false")
     consumed = _mapping(entry.get("consumedCapacity") or {}, f"{path}.consumedCapacity")
+    wish = wishes.get(request, {})
     return AllocatedDevice(
         request=request,
         pool=found_pool,
@@ -63,7 +68,37 @@ def _device(claim: ClaimRef, entry: Mapping[str, Any], pool: str, path: str) -> 
         admin_access=bool(admin_access),
         share_id=_text(entry.get("shareID"), f"{path}.shareID") or None,
         consumed_capacity=tuple(sorted((str(key), str(value)) for key, value in consumed.items())),
+        device_class=str(wish.get("deviceClassName") or ""),
+        needs_enforced=any(asks_for_enforced(expression) for expression in expressions(wish)),
     )
+
+
+def expressions(selecting: Mapping[str, Any]) -> Iterable[str]:
+    """The CEL texts among the ``selectors`` of a request, or of the spec of a DeviceClass."""
+    for selector in _entries(selecting.get("selectors")):
+        cel = selector.get("cel")
+        if isinstance(cel, Mapping) and isinstance(cel.get("expression"), str):
+            yield cel["expression"]
+
+
+def _wishes(resource_claim: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """Request, or alternative, by the name that results have for it -> what is wished.
+
+    The spec is the API server's to check: what is odd in it is left out here.
+    """
+    spec = resource_claim.get("spec")
+    devices = spec.get("devices") if isinstance(spec, Mapping) else None
+    found: dict[str, Mapping[str, Any]] = {}
+    for request in _entries(devices.get("requests") if isinstance(devices, Mapping) else None):
+        name, exactly = str(request.get("name")), request.get("exactly")
+        if isinstance(exactly, Mapping):
+            found[name] = exactly
+        found |= {f"{name}/{wish.get('name')}": wish for wish in _entries(request.get("firstAvailable"))}
+    return found
+
+
+def _entries(value: Any) -> Iterable[Mapping[str, Any]]:
+    return (entry for entry in value if isinstance(entry, Mapping)) if isinstance(value, list) else ()
 
 
 def _configs(entries: list[Mapping[str, Any]]) -> Iterable[OpaqueConfig]:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from dra_driver.claims.allocation import check_uid, read_allocation
+from dra_driver.claims.class_demands import with_class_demands
 from dra_driver.claims.conflicts import check_against_others, check_clients
 from dra_driver.claims.gpu_steps import GpuSteps, Undone
 from dra_driver.claims.locks import KeyedLocks, ProcessTurn
@@ -31,7 +32,8 @@ from dra_driver.model.errors import (
 )
 from dra_driver.model.plan import Plan, PreparedDevice, SetTimeSlice, Step
 from dra_driver.model.records import ClaimRecord, ClaimState
-from dra_driver.ports import CdiSpecs, ClaimReader, EventSink
+from dra_driver.ports import CdiSpecs, ClaimReader, ClassReader, EventSink
+from dra_driver.sharing.memory_limits import NO_EVEN_PARTS, LimitTerms, limits_to_set
 from dra_driver.sharing.strategy import Strategies
 
 log = logging.getLogger(__name__)
@@ -47,7 +49,7 @@ _GIVE_UP_SECONDS = 180.0
 
 @dataclass(frozen=True, kw_only=True)
 class Edges:
-    """What the lifecycle acts through."""
+    """What the lifecycle acts through. watch_memory: told of a claim whose use of memory has to be watched."""
 
     api: ClaimReader
     cdi: CdiSpecs
@@ -55,6 +57,9 @@ class Edges:
     steps: GpuSteps
     events: EventSink
     inventory: Callable[[], Inventory]
+    classes: ClassReader
+    limit_terms: LimitTerms = NO_EVEN_PARTS
+    watch_memory: Callable[[], None] = lambda: None
 
 
 class ClaimLifecycle:
@@ -112,7 +117,8 @@ class ClaimLifecycle:
     def _allocation(self, claim: ClaimRef) -> Allocation | ApiError:
         """The allocation, or why the API server tells nothing about a claim that has a record."""
         try:
-            return read_allocation(claim, self._edges.api.get(claim), self._pool)
+            allocation = read_allocation(claim, self._edges.api.get(claim), self._pool)
+            return with_class_demands(allocation, self._edges.inventory, self._edges.classes)
         except ApiError as error:
             told = not isinstance(error, ApiUnreachable) and error.status not in _NOT_LET_IN
             if told or self._edges.store.get(claim.uid) is None:
@@ -145,7 +151,8 @@ class ClaimLifecycle:
                 raise DriverNotReady(f"the CDI file of claim {record.claim} is gone and the NVIDIA driver is not ready")
             return
         try:
-            spec = cdi.plan(uid, [devices[prepared.device] for prepared in record.devices])
+            limits = limits_to_set(record.claim, record.devices)
+            spec = cdi.plan(uid, [devices[prepared.device] for prepared in record.devices], limits)
         except CdiError as error:
             if not cdi.exists(uid):
                 raise
@@ -156,10 +163,11 @@ class ClaimLifecycle:
             cdi.write(spec)
 
     def _anew(self, allocation: Allocation) -> Answer:
-        choices = choose(allocation, self._edges.inventory().devices, self._strategies)
+        choices = choose(allocation, self._edges.inventory().devices, self._strategies, self._edges.limit_terms)
         with self._gpu_locks.hold(choice.prepared.gpu_uuid for choice in choices):
             record, epoch = self._plan(allocation, choices)
-            spec = self._edges.cdi.plan(allocation.claim.uid, [choice.device for choice in choices])
+            limits = limits_to_set(allocation.claim, record.devices)
+            spec = self._edges.cdi.plan(allocation.claim.uid, [choice.device for choice in choices], limits)
             sliced = {s.gpu_uuid: s.interval for s in record.plan.steps if isinstance(s, SetTimeSlice)}
             done = replace(record, state=ClaimState.COMPLETED)
             if record.plan.steps:
@@ -174,6 +182,8 @@ class ClaimLifecycle:
                 else:
                     self._edges.store.put(done)
         log.info("claim %s is prepared: %s", allocation.claim, ", ".join(d.device for d in record.devices))
+        if any(device.memory_budget is not None and not device.memory_enforced for device in record.devices):
+            self._edges.watch_memory()
         return record.devices
 
     def _plan(self, allocation: Allocation, choices: Sequence[Choice]) -> tuple[ClaimRecord, str]:

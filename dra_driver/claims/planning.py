@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from dra_driver.claims.conflicts import check_within_claim
 from dra_driver.model.claims import AllocatedDevice, Allocation
-from dra_driver.model.devices import Device, Gpu, MigDevice
+from dra_driver.model.devices import Device, Gpu, MemoryLimits, MigDevice
 from dra_driver.model.errors import BadConfig, UnknownDevice
 from dra_driver.model.plan import PreparedDevice, Step
 from dra_driver.model.records import ClaimRecord
 from dra_driver.model.texts import listed
+from dra_driver.sharing.memory_limits import LimitTerms, budget, check_enforced, limits_to_set
 from dra_driver.sharing.strategy import GpuState, SharingConfig, Strategies
 from dra_driver_api.names import cdi_device_id
 
@@ -25,15 +26,20 @@ class Choice:
     prepared: PreparedDevice
 
 
-def choose(allocation: Allocation, devices: Mapping[str, Device], strategies: Strategies) -> tuple[Choice, ...]:
+def choose(
+    allocation: Allocation, devices: Mapping[str, Device], strategies: Strategies, terms: LimitTerms
+) -> tuple[Choice, ...]:
     """One choice for each allocated device, in the claim's order.
 
-    devices: this node's devices by name. Raises UnknownDevice, BadConfig or DeviceBusy.
+    devices: this node's devices by name. Raises UnknownDevice, BadConfig or DeviceBusy; DriverNotReady while an even
+    part of memory cannot be told.
     """
     sharing_of = _sharing(allocation, strategies)
     choices = []
     for allocated in allocation.devices:
         device = _find(allocated, allocation, devices)
+        check_enforced(allocation.claim, allocated, device)
+        limit = budget(allocated, device, terms)
         sharing = sharing_of(allocated, device)
         prepared = PreparedDevice(
             requests=(allocated.request.partition("/")[0],),
@@ -47,10 +53,17 @@ def choose(allocation: Allocation, devices: Mapping[str, Device], strategies: St
             consumed_capacity=allocated.consumed_capacity,
             sharing=sharing.canonical if sharing else "",
             time_slice=strategies[sharing.strategy].time_slice(sharing.sharing) if sharing else None,
+            memory_budget=limit,
+            memory_enforced=limit is not None and _enforces(device),
         )
         choices.append(Choice(device=device, sharing=sharing, prepared=prepared))
     check_within_claim(allocation.claim, [choice.prepared for choice in choices])
+    limits_to_set(allocation.claim, [choice.prepared for choice in choices])
     return tuple(choices)
+
+
+def _enforces(device: Device) -> bool:
+    return isinstance(device, Gpu) and device.memory_limits is MemoryLimits.ENFORCED
 
 
 def _sharing(

@@ -127,6 +127,7 @@ class Rebuild:
         self._discard = discard
         self._pool = pool
         self._strategies = strategies
+        self._limit_terms = edges.limit_terms
 
     def run(self, devices: Mapping[str, Device]) -> None:
         """Give every CDI file of a claim a record, or remove the file.
@@ -181,7 +182,7 @@ class Rebuild:
             allocation = read_allocation(claim, found, self._pool)
             shares = {allocated.device: allocated.share_id for allocated in allocation.devices}
             here = tuple(allocated for allocated in allocation.devices if allocated.device in devices)
-            choices = choose(replace(allocation, devices=here), devices, self._strategies)
+            choices = choose(replace(allocation, devices=here), devices, self._strategies, self._limit_terms)
             return tuple(choice.prepared for choice in choices)
         except (NotAllocated, UnknownDevice) as error:
             log.warning("claim %s is not taken over: %s", claim, error)

@@ -1,6 +1,9 @@
-"""ResourceClaims: the one a prepare is about, and all that hold devices of this driver. Reads only."""
+"""ResourceClaims: the one a prepare is about, and all that hold devices of this driver; DeviceClasses. Reads only."""
 
+import logging
 import re
+import time
+from collections.abc import Callable
 from urllib.parse import quote
 
 from dra_driver.cluster.connection import Connection
@@ -21,6 +24,12 @@ _GET_TIMEOUT_S = 8.0
 _LIST_TIMEOUT_S = 30.0
 _PAGE = "500"
 _NOT_FOUND = 404
+_FORBIDDEN = 403
+
+_CLASS_AGE_S = 60.0
+"""How long a DeviceClass counts as it was read."""
+
+log = logging.getLogger(__name__)
 
 
 class ApiClaims:
@@ -59,6 +68,38 @@ class ApiClaims:
             if not following:
                 return found
             query = {"limit": _PAGE, "continue": str(following)}
+
+
+class ApiClasses:
+    """ClassReader on an API server. Thread-safe."""
+
+    def __init__(self, connection: Connection, clock: Callable[[], float] = time.monotonic) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._known: dict[str, tuple[float, Json | None]] = {}
+        self._refused = False
+
+    def get(self, name: str) -> Json | None:
+        """See ports.ClassReader. Not paced: pods wait for it."""
+        known = self._known.get(name)
+        if known is not None and self._clock() - known[0] < _CLASS_AGE_S:
+            return known[1]
+        path = f"{_RESOURCE}/deviceclasses/{quote(name, safe='')}"
+        found: Json | None = None
+        try:
+            found = self._connection.request("GET", path, timeout_s=_GET_TIMEOUT_S, paced=False)
+        except ApiError as error:
+            if error.status not in (_FORBIDDEN, _NOT_FOUND):
+                raise
+            if error.status == _FORBIDDEN and not self._refused:
+                self._refused = True
+                log.warning(
+                    "DeviceClasses must not be read (%s): a class that demands enforced memory limits cannot be told "
+                    "from others; give this driver's account the right to get deviceclasses",
+                    error,
+                )
+        self._known[name] = self._clock(), found
+        return found
 
 
 def _check(claim: ClaimRef) -> None:

@@ -7,39 +7,45 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver import settings
+from dra_driver.commands import offered
 from dra_driver.commands.output import write, write_json, write_table, write_yaml
 from dra_driver.hostfs import find_library
 from dra_driver.model.devices import Device, Gpu, Inventory, MigDevice
 from dra_driver.model.errors import SettingError
 from dra_driver.ports import DeviceSource
+from dra_driver.slices.build import name_prefix, slice_objects
 
 _DESCRIPTION = """\
 Show what the driver sees on this node through NVML, or what a simulated node has. The GPUs' settings
-are only read. 'slices' prints the ResourceSlices that the driver would publish, for kubectl apply."""
+are only read. 'slices' prints the ResourceSlices that the driver would publish now, for kubectl apply:
+with the same settings of sharing, and with the claims that it has prepared here in mind."""
 
 _EPILOG = """\
 examples:
   dra-driver inventory
   dra-driver inventory -o json | jq -r '.gpus[].uuid'
   dra-driver inventory --simulated-node a100x8-mig -o slices --node-name gpu-node-1
+  dra-driver inventory -o slices --feature-gates ConsumableShares=true --consumable-shares 10
 
-Exit codes: 0 shown, 1 the NVIDIA driver cannot be asked, 2 wrong usage."""
+Exit codes: 0 shown, 1 the NVIDIA driver or the API server cannot be asked, 2 wrong usage."""
 
 _SETTINGS = frozenset({"node_name", "simulated_node", "driver_root", "container_driver_root"})
 _COLUMNS = ("DEVICE", "PRODUCT", "MEMORY", "ARCHITECTURE", "PCI BUS ID", "NUMA", "COMPUTE MODE", "UUID")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the format, and the settings that say where the GPUs are."""
+    """Add the format, the settings that say where the GPUs are, and those of sharing."""
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
     formats = ("table", "json", "yaml", "slices")
     parser.add_argument("-o", "--output", choices=formats, default="table", help="default: table")
-    settings.add_options(parser, only=_SETTINGS, optional={"node_name": "this host's name"})
+    settings.add_options(parser, only=_SETTINGS | offered.SETTINGS, optional={"node_name": "this host's name"})
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the inventory. Raises DriverNotReady when NVML cannot be used, SettingError for a bad scenario."""
-    read = settings.load(options, only=_SETTINGS, optional={"node_name"})
+    # How devices are shared is no matter of what the node has.
+    chosen = _SETTINGS | offered.SETTINGS if options.output == "slices" else _SETTINGS
+    read = settings.load(options, only=chosen, optional={"node_name"})
     source = _source(read)
     try:
         inventory = source.scan()
@@ -51,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
         case "yaml":
             write_yaml(as_json(inventory))
         case "slices":
-            write_yaml(_slices(inventory, read.node_name or _host_name()))
+            write_yaml(_slices(inventory, read.node_name or _host_name(), read))
         case _:
             _write_table(inventory)
     return 0
@@ -77,15 +83,13 @@ def _source(read: settings.Settings) -> DeviceSource:
     return NvmlSource(find_library(seen_root, "libnvidia-ml.so.1"), Path("/sys"))
 
 
-def _slices(inventory: Inventory, node_name: str) -> dict[str, Any]:
+def _slices(inventory: Inventory, node_name: str, read: settings.Settings) -> dict[str, Any]:
     """The slices as a List. They get fixed names and no owner, as there is no Node to ask the API server for."""
-    from dra_driver.slices.build import build_slices, name_prefix, slice_objects
-
-    pool = build_slices(inventory.devices.values(), inventory.driver, node_name)
+    pool, notes = offered.offered(inventory, node_name, read)
     items = slice_objects(pool, node_name, node_uid="", generation=1)
     for index, item in enumerate(items):
         item["metadata"] = {"name": name_prefix(index, node_name).rstrip("-.")}
-    for note in (note for part in pool for note in part.notes):
+    for note in notes:
         print(f"note: {note}", file=sys.stderr)  # noqa: T201
     return {"apiVersion": "v1", "kind": "List", "items": items}
 
@@ -119,6 +123,8 @@ def _mebibytes(amount: int | None) -> str | None:
 
 def _device(device: Device) -> dict[str, Any]:
     fields = {"name": device.name} | _fields(device)
+    # Not looked at here: it is found out by who serves claims.
+    fields.pop("memoryLimits", None)
     if isinstance(device, MigDevice):
         fields["parent"] = device.parent.name
         fields["parentUuid"] = device.parent.uuid

@@ -109,6 +109,7 @@ def _write_all(
     _write_programs(root / "usr" / "bin", tool, executable)
     _write_device_nodes(root / "dev", cards)
     _write(root / "proc" / "devices", _PROC_DEVICES)
+    _write(root / "sys/fs/cgroup/cgroup.controllers", "memory pids\n")
     for path, minor in _capabilities(cards):
         _write(root / path, f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
         _node(root / "dev/nvidia-caps" / f"nvidia-cap{minor}", CAPS_MAJOR, minor, 0o444)

@@ -5,7 +5,6 @@ The time slice is not here: NVML has no call for it (see ``devices.gpu_control``
 
 import ctypes
 import logging
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +15,10 @@ import pynvml
 from dra_driver.devices import sysfs
 from dra_driver.devices.bounded import Bounded
 from dra_driver.devices.gpu_reader import GpuReader, OnceLog, found_again, left_out
+from dra_driver.devices.memory_reader import MemoryReader
 from dra_driver.devices.mig_reader import MigReader
 from dra_driver.devices.nvml_calls import FunctionMissing, NotFound, NotSupported
-from dra_driver.model.devices import ComputeMode, DriverInfo, Gpu, Inventory, MigDevice
+from dra_driver.model.devices import ComputeMode, DriverInfo, Gpu, GpuProcess, Inventory, MigDevice
 from dra_driver.model.errors import ControlError, ControlGone, ControlTimeout, DriverAbsent, DriverNotReady
 
 log = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ class NvmlSource:
         self._once = OnceLog()
         self._gpus = GpuReader(self._call, sysfs, self._once)
         self._migs = MigReader(self._call, self._once)
+        self._memory = MemoryReader(self._call, api)
         self._lock = threading.RLock()
         self._ready = False
         self._session = 0
@@ -114,28 +115,17 @@ class NvmlSource:
 
         self._control(gpu_uuid, f"compute mode cannot be set to {mode.name}", write)
 
-    def has_memory_limits(self, gpu_uuid: str, cgroup: Path) -> bool:
-        """Whether driver and GPU know memory limits of cgroups; those of ``cgroup``, any that is there, are read.
+    def check_memory_limits(self, gpu_uuid: str) -> None:
+        """See ports.GpuMemory. Raises ControlUnsupported, ControlGone, ControlTimeout or ControlError."""
+        self._control(
+            gpu_uuid, "memory limits cannot be read", lambda: self._memory.check_limits(self._handle(gpu_uuid))
+        )
 
-        Raises ControlGone, ControlTimeout or ControlError.
-        """
-
-        def read() -> bool:
-            handle = self._handle(gpu_uuid)
-            limits = getattr(self._api, "c_nvmlGetMemoryLimits_v1_t", None)
-            if limits is None:
-                return False
-            asked = limits(nameSpace=os.fsencode(cgroup))
-            try:
-                self._call("nvmlDeviceGetMemoryLimits_v1", handle, asked)
-            except (FunctionMissing, NotSupported):
-                return False
-            except NotFound:
-                # The cgroup has none.
-                return True
-            return True
-
-        return self._control(gpu_uuid, "memory limits cannot be read", read)
+    def processes(self, gpu_uuid: str) -> tuple[GpuProcess, ...]:
+        """See ports.GpuMemory. Raises as ``check_memory_limits`` does."""
+        return self._control(
+            gpu_uuid, "processes cannot be read", lambda: self._memory.processes(self._handle(gpu_uuid))
+        )
 
     def epoch(self) -> str:
         """Boot, load of the kernel module, NVML session: what is believed of a GPU's settings dies with it.

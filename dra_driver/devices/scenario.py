@@ -52,11 +52,12 @@ class _Part(BaseModel):
 
 
 class Driver(_Part):
-    """Versions of the NVIDIA driver; ``cuda`` as ``major.minor``."""
+    """Versions of the NVIDIA driver; ``cuda`` as ``major.minor``. memory_limits: whether it knows those of cgroups."""
 
     version: Version
     cuda: MajorMinor | None = None
     nvml: Version | None = None
+    memory_limits: bool = False
 
 
 class MigProfile(_Part):
@@ -145,6 +146,8 @@ class CallFailure(_Part):
         "persistence",
         "computeMode",
         "setComputeMode",
+        "memoryLimits",
+        "processes",
     ]
     error: Literal["gpu-lost", "not-supported", "function-missing", "driver-not-loaded", "unknown"]
     gpu: Count | None = None

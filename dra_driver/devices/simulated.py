@@ -8,6 +8,7 @@ admin can change them behind its back.
     <uuid>/gone          while it is there, the card is off the bus; it comes back with default settings
     <uuid>/mig_mode      Enabled or Disabled, instead of what the scenario says
     <uuid>/compute_mode, <uuid>/time_slice
+    <uuid>/processes     who computes on the card, see ``simulated_memory``
 """
 
 import threading

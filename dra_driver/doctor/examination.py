@@ -72,10 +72,10 @@ def _hardware(subject: Subject, probes: Probes | None) -> list[Finding]:
     findings += check_device_nodes(driver, nodes, subject.makes_nodes)
     inventory, asked = ask(driver, probes)
     findings += asked
-    toolkit, hook_version = check_toolkit(host, subject.roots, subject.tools, probes)
+    toolkit, hook = check_toolkit(host, subject.roots, subject.tools, probes)
     if inventory is not None and probes is not None:
         findings += check_persistence(inventory)
-        findings += check_memory_limits(inventory.gpus, probes, cgroup_version(host), hook_version)
+        findings += check_memory_limits(inventory.gpus, probes, cgroup_version(host), hook)
     return [*findings, toolkit]
 
 

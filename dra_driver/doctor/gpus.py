@@ -6,16 +6,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from dra_driver.cdi.hook_program import LIMITS, subcommands
+from dra_driver.cdi.host_programs import HostProgram
+from dra_driver.cdi.tools import HOOK
+from dra_driver.devices.memory_limits import why_driver_cannot
 from dra_driver.doctor.driver import Driver
 from dra_driver.doctor.findings import Finding, ok, problem, warning
 from dra_driver.model.devices import Gpu, Inventory
 from dra_driver.model.errors import ControlError, DriverNotReady
 from dra_driver.model.texts import listed
 
-LIMITS_IN_TOOLKIT: Final = (1, 20, 1)
-"""First version of the container toolkit whose hook sets memory limits."""
-
-_LIMITS_DRIVER: Final = "R615"
+_NEWER_DRIVER: Final = "a driver of branch R615 or later has them"
+_NEWER_TOOLKIT: Final = "NVIDIA's container toolkit 1.20.1 or later has it"
 _SHOWN: Final = 4
 
 
@@ -25,8 +27,11 @@ class Probes(Protocol):
     def inventory(self) -> Inventory:
         """The GPUs as NVML lists them. Raises DriverNotReady."""
 
-    def has_memory_limits(self, gpu_uuid: str) -> bool:
-        """Whether driver and GPU know memory limits of cgroups. Raises ControlError, DriverNotReady."""
+    def check_memory_limits(self, gpu_uuid: str) -> None:
+        """Read the limits of a cgroup. Raises ControlError, ControlUnsupported where they are not known."""
+
+    def help_text(self, program: HostProgram) -> str:
+        """What a program prints for ``--help``, '' when it cannot be run."""
 
     def version_text(self, program: Path) -> str:
         """What a program prints for ``--version``, '' when it cannot be run."""
@@ -111,39 +116,49 @@ def check_persistence(inventory: Inventory) -> Iterator[Finding]:
 
 
 def check_memory_limits(
-    gpus: Sequence[Gpu], probes: Probes, cgroup_version: int | None, hook_version: tuple[int, ...] | None
+    gpus: Sequence[Gpu], probes: Probes, cgroup_version: int | None, hook: HostProgram | str
 ) -> Iterator[Finding]:
-    """Whether memory limits for pods that share a GPU can be enforced. hook_version: of nvidia-cdi-hook, if known."""
+    """Whether the driver publishes ``memoryLimits`` as enforced here, found as it finds it.
+
+    hook: what finishes containers, or why nothing that could be asked does.
+    """
     whole = [gpu for gpu in gpus if not gpu.mig_enabled]
     if not whole:
         return
-    without: list[str] = []
+    answers: dict[str, list[str]] = {}
     for gpu in whole:
         try:
-            if not probes.has_memory_limits(gpu.uuid):
-                without.append(gpu.uuid)
+            if why := why_driver_cannot(probes, gpu.uuid):
+                answers.setdefault(why.replace(f"GPU {gpu.uuid}: ", ""), []).append(gpu.uuid)
         except (ControlError, DriverNotReady) as error:
             yield warning("memory-limits", f"cannot be probed: {error}", "run as root on the node", supported=None)
             return
-    reasons, remedies = [], []
-    if without:
-        reasons.append(f"driver or GPU does not know them ({listed(without, _SHOWN)})")
-        remedies.append(f"a driver of branch {_LIMITS_DRIVER} or later has them")
-    if cgroup_version == 1:
-        reasons.append("cgroups are of version 1")
-        remedies.append("boot the node with the unified cgroup hierarchy")
-    if hook_version is not None and hook_version < LIMITS_IN_TOOLKIT:
-        reasons.append(f"nvidia-cdi-hook {dotted(hook_version)} cannot set them")
-        remedies.append(f"container toolkit {dotted(LIMITS_IN_TOOLKIT)} or later can")
-    if reasons:
-        yield warning(
-            "memory-limits",
-            f"none: {'; '.join(reasons)}. Pods that share a GPU are not kept from each other's memory",
-            f"{'; '.join(remedies)}. Until then use MIG where pods must not take each other's memory",
-            supported=False,
-        )
-    else:
-        yield ok("memory-limits", "driver and GPUs know memory limits of cgroups", supported=True)
+    missing = [(f"{why}: {listed(uuids, _SHOWN)}", _NEWER_DRIVER) for why, uuids in answers.items()]
+    missing += _of_host(probes, cgroup_version, hook)
+    if not missing:
+        yield ok("memory-limits", "enforced: driver, cgroups and nvidia-cdi-hook all have them", supported=True)
+        return
+    remedies = "; ".join(dict.fromkeys(remedy for _, remedy in missing))
+    yield warning(
+        "memory-limits",
+        f"observed, not enforced: {'; '.join(reason for reason, _ in missing)}. Pods that share a GPU are told when "
+        "they use too much, and not kept from each other's memory",
+        f"{remedies}. Until then use MIG where pods must not take each other's memory",
+        supported=False,
+    )
+
+
+def _of_host(probes: Probes, cgroup_version: int | None, hook: HostProgram | str) -> list[tuple[str, str]]:
+    """(what is missing besides the driver, its remedy)."""
+    missing = []
+    if cgroup_version != 2:
+        found = "of version 1" if cgroup_version == 1 else "not known to be of version 2"
+        missing.append((f"cgroups are {found}", "boot the node with the unified cgroup hierarchy"))
+    if isinstance(hook, str):
+        missing.append((hook, f"have containers finished by {HOOK}"))
+    elif LIMITS not in subcommands(probes.help_text(hook)):
+        missing.append((f"{hook.host_path} has no hook {LIMITS}", _NEWER_TOOLKIT))
+    return missing
 
 
 def version_in(text: str) -> tuple[int, ...] | None:

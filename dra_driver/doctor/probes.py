@@ -1,15 +1,15 @@
-"""Asking the running machine: NVML in this process, programs with ``--version``. Changes nothing."""
+"""Asking the running machine: NVML in this process, programs with ``--version`` or ``--help``. Changes nothing."""
 
 from pathlib import Path
 from typing import Final
 
+from dra_driver.cdi.host_programs import HostProgram, ProgramFailed
 from dra_driver.devices.nvml import NvmlSource
 from dra_driver.hostfs import find_library
 from dra_driver.model.devices import Inventory
 from dra_driver.processes import ENVIRONMENT, run_limited
 
 _SECONDS: Final = 5.0
-_CGROUP: Final = Path("/sys/fs/cgroup")
 
 
 class LiveProbes:
@@ -22,9 +22,16 @@ class LiveProbes:
         """See Probes."""
         return self._nvml.scan()
 
-    def has_memory_limits(self, gpu_uuid: str) -> bool:
+    def check_memory_limits(self, gpu_uuid: str) -> None:
         """See Probes."""
-        return self._nvml.has_memory_limits(gpu_uuid, _own_cgroup())
+        self._nvml.check_memory_limits(gpu_uuid)
+
+    def help_text(self, program: HostProgram) -> str:
+        """See Probes."""
+        try:
+            return program.run(("--help",), _SECONDS).output
+        except ProgramFailed:
+            return ""
 
     def version_text(self, program: Path) -> str:
         """See Probes."""
@@ -36,13 +43,3 @@ class LiveProbes:
     def close(self) -> None:
         """End the NVML session."""
         self._nvml.close()
-
-
-def _own_cgroup() -> Path:
-    """This process's own in the unified hierarchy, where it is seen; else its root."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text("ascii", errors="replace").splitlines()
-    except OSError:
-        return _CGROUP
-    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
-    return _CGROUP / own if (_CGROUP / own).is_dir() else _CGROUP

@@ -41,36 +41,40 @@ class _Used:
         return f"{version} ({self.path}{copied})"
 
 
-def check_toolkit(host: Host, roots: DriverRoots, tools: Tools, probes: Probes | None) -> tuple[Finding, Version]:
-    """What containers are set up with, and the version of the hook program as far as one is used and it is known.
+def check_toolkit(
+    host: Host, roots: DriverRoots, tools: Tools, probes: Probes | None
+) -> tuple[Finding, HostProgram | str]:
+    """What containers are set up with; and the hook program that does it, or why none can be asked for its hooks.
 
     Of several programs the one that the driver tries first is named. Only ``--version`` is asked.
     """
     if tools.hooks is HookMode.NONE:
-        return ok("toolkit", f"--cdi-hooks=none, {_HOOK_FREE}", **_facts(None, None)), None
+        return ok("toolkit", f"--cdi-hooks=none, {_HOOK_FREE}", **_facts(None, None)), "--cdi-hooks=none"
     toolbox = Toolbox(roots, tools.shared)
     if why := why_hooks_would_fail(toolbox):
-        return _without_hooks(why, "nothing, unless images need hooks", tools), None
+        return _without_hooks(why, "nothing, unless images need hooks", tools), why
     places = hook_places(toolbox, tools)
     if tools.hook_path is not None:
         return _with_given(host, tools.hook_path, toolbox, tools, probes)
-    if (hook := _hook(host, places, tools, probes)) is not None:
-        return _with_hooks(hook, toolbox, tools, probes), hook.version
-    return _without_hooks(f"there is no {HOOK} in {places.searched}", _remedy(host), tools), None
+    if (program := next(places.programs, None)) is not None:
+        return _with_hooks(_hook(host, places, program, tools, probes), toolbox, tools, probes), program
+    why = f"there is no {HOOK} in {places.searched}"
+    return _without_hooks(why, _remedy(host), tools), why
 
 
 def _with_given(
     host: Host, path: Path, toolbox: Toolbox, tools: Tools, probes: Probes | None
-) -> tuple[Finding, Version]:
+) -> tuple[Finding, HostProgram | str]:
     if not host.sees(path):
         text = f"{path} cannot be seen from here: the driver takes it to have all hooks, as --nvidia-cdi-hook-path says"
-        return warning("toolkit", text, "run on the node, or with --root", **_facts(_Used(path), None)), None
+        found = warning("toolkit", text, "run on the node, or with --root", **_facts(_Used(path), None))
+        return found, f"{path} cannot be asked for its hooks"
     seen = host.seen(path)
     if seen is None or not seen.is_file():
         text = f"--nvidia-cdi-hook-path: there is no {path} on this host"
-        return problem("toolkit", text, "correct the path, or leave the setting out", **_facts(None, None)), None
-    hook = _Used(path, _version(HostProgram(seen, path), probes))
-    return _with_hooks(hook, toolbox, tools, probes), hook.version
+        return problem("toolkit", text, "correct the path, or leave the setting out", **_facts(None, None)), text
+    program = HostProgram(seen, path)
+    return _with_hooks(_Used(path, _version(program, probes)), toolbox, tools, probes), program
 
 
 def _with_hooks(hook: _Used, toolbox: Toolbox, tools: Tools, probes: Probes | None) -> Finding:
@@ -109,11 +113,8 @@ def _remedy(host: Host) -> str:
     return "nothing, unless images need hooks: then install NVIDIA's container toolkit"
 
 
-def _hook(host: Host, places: Places, tools: Tools, probes: Probes | None) -> _Used | None:
+def _hook(host: Host, places: Places, program: HostProgram, tools: Tools, probes: Probes | None) -> _Used:
     """Ours is called by the host where the driver copies it to."""
-    program = next(places.programs, None)
-    if program is None:
-        return None
     version = _version(program, probes)
     if program not in places.own:
         return _Used(program.host_path, version)

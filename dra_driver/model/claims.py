@@ -18,11 +18,26 @@ class ClaimRef:
         return f"{self.namespace}/{self.name} (uid {self.uid})"
 
 
+@dataclass(frozen=True, slots=True)
+class PodRef:
+    """A pod that a claim is reserved for."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedDevice:
     """One entry of ``status.allocation.devices.results`` that belongs to this driver.
 
     consumed_capacity: capacity name -> Quantity string, empty unless the device is shared by capacity.
+    device_class: name of the request's DeviceClass, '' if the claim does not say.
+    needs_enforced: whether selectors ask for a device that enforces memory limits, as far as they have been read: the
+    claim's own at once, its class's where it matters.
     """
 
     request: str
@@ -31,6 +46,8 @@ class AllocatedDevice:
     admin_access: bool = False
     share_id: str | None = None
     consumed_capacity: tuple[tuple[str, str], ...] = ()
+    device_class: str = ""
+    needs_enforced: bool = False
 
 
 class ConfigSource(Enum):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from functools import cached_property
 from types import MappingProxyType
 
@@ -14,6 +14,24 @@ class ComputeMode(Enum):
     EXCLUSIVE_THREAD = 1
     PROHIBITED = 2
     EXCLUSIVE_PROCESS = 3
+
+
+class MemoryLimits(StrEnum):
+    """What becomes of the memory limit of a claim that shares a GPU; the words are those of the device attribute.
+
+    ENFORCED: NVIDIA's driver refuses what goes beyond it. OBSERVED: use is looked at and told.
+    """
+
+    ENFORCED = "enforced"
+    OBSERVED = "observed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    """A process that computes on a GPU. memory_bytes: what it has of the GPU's memory, None where NVML cannot tell."""
+
+    pid: int
+    memory_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +55,7 @@ class Gpu:
     pci_bus_id: lower case ``dddd:bb:dd.f``. cuda_compute_capability: ``major.minor``.
     memory_bytes: NVML's total, None where memory is not reported (vGPU, unified memory).
     addressing_mode: ``HMM``, ``ATS`` or ``None`` as upstream publishes it.
+    memory_limits: what becomes of limits here, None where nobody has looked: GPUs cannot be shared, or MIG mode is on.
     """
 
     index: int
@@ -54,6 +73,7 @@ class Gpu:
     mig_enabled: bool = False
     compute_mode: ComputeMode | None = None
     persistence: bool | None = None
+    memory_limits: MemoryLimits | None = None
 
     @property
     def name(self) -> str:

@@ -39,6 +39,8 @@ class PreparedDevice:
     sharing: the normalised sharing config as canonical JSON text, '' when the claim asked for none.
     time_slice: the interval the claim asked for on this card, None when it asked for none.
     consumed_capacity: as in the allocation, empty unless the device is shared by capacity.
+    memory_budget: bytes of the GPU's memory that the claim may have by this, None for no limit.
+    memory_enforced: whether the claim's CDI file has the budget enforced; else it is observed.
     """
 
     requests: tuple[str, ...]
@@ -52,6 +54,8 @@ class PreparedDevice:
     sharing: str = ""
     time_slice: int | None = None
     consumed_capacity: tuple[tuple[str, str], ...] = ()
+    memory_budget: int | None = None
+    memory_enforced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

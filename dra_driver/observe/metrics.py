@@ -142,6 +142,13 @@ class PrometheusRecorder:
             ("driver", "operation", "error_type"),
             registry=self.registry,
         )
+        self._over_budget = Counter(
+            "nvidia_dra_memory_budget_exceeded_total",
+            "Times that a claim was told to use more memory of a shared GPU than it asked for, once a minute each.",
+            ("driver",),
+            registry=self.registry,
+        )
+        self._over_budget.labels(names.DRIVER_NAME)
         for stage in PREPARE_ERROR_TYPES:
             self._prepare_errors.labels(names.DRIVER_NAME, stage)
         for stage in UNPREPARE_ERROR_TYPES:
@@ -179,6 +186,10 @@ class PrometheusRecorder:
         """A claim could not be unprepared; see ``UNPREPARE_ERROR_TYPES`` for how it is counted."""
         self._unprepare_errors.labels(names.DRIVER_NAME, _stage(kind, "unprepare_devices")).inc()
         self._failure(UNPREPARE, kind)
+
+    def memory_budget_exceeded(self) -> None:
+        """The users of a claim were told that it uses more of a GPU's memory than it may."""
+        self._over_budget.labels(names.DRIVER_NAME).inc()
 
     def _failure(self, operation: str, kind: str) -> None:
         known = kind if kind in ERROR_KINDS else DriverError.kind

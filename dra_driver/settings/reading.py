@@ -11,6 +11,7 @@ from dra_driver.features import CONSUMABLE_SHARES
 from dra_driver.model.errors import SettingError
 from dra_driver.settings.table import TABLE, Setting
 from dra_driver.settings.values import Settings
+from dra_driver.sharing.memory_limits import ShareMemory
 from dra_driver_api.names import DRIVER_NAME
 
 _MAX_SHOWN = 200
@@ -137,6 +138,8 @@ def _check_sharing(settings: Settings) -> None:
         requires = f"requires feature gate {CONSUMABLE_SHARES} to be enabled: it is"
         if shares.shared:
             raise SettingError(f"--consumable-shares {requires} {shares}, {remedy} set it to disabled")
+        if settings.share_memory is not ShareMemory.NONE:
+            raise SettingError(f"--share-memory {requires} {settings.share_memory.value}, {remedy} set it to none")
         if profile is not None:
             raise SettingError(f"--sharing-profile {requires} {profile}, {remedy} leave it out")
     if shares.count > most:

@@ -12,6 +12,7 @@ from dra_driver.cdi.tools import EditsSource, HookMode
 from dra_driver.features import parse_gates
 from dra_driver.settings import parsers
 from dra_driver.settings.values import DeviceNodesMode, GpuControlMode, LoggingFormat
+from dra_driver.sharing.memory_limits import ShareMemory
 
 NODE: Final = "node and cluster"
 KUBELET: Final = "kubelet and container runtime"
@@ -129,6 +130,9 @@ _SHARING = (
     _setting("--sharing-profile", parsers.optional_path, SHARING,
              "YAML file with the sharing of single devices, which wins over --consumable-shares; read again when it "
              "changes; with gate ConsumableShares", metavar="FILE", shown_default="none"),
+    _setting("--share-memory", parsers.one_of(ShareMemory), SHARING,
+             "GPU memory of a claim that has shares of a GPU and asks for no memory: no limit (none), or the part that "
+             "its shares are (even); with gate ConsumableShares", metavar="none|even", default="none"),
     _setting("--max-clients-per-gpu", parsers.positive_integer, SHARING,
              "most clients that one physical GPU may have through shares, over all its MIG devices",
              metavar="N", default="48"),

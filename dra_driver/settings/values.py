@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from dra_driver.cdi.tools import EditsSource, HookMode
 from dra_driver.features import Gates
+from dra_driver.sharing.memory_limits import ShareMemory
 from dra_driver.sharing.shares import ConsumableShares
 from dra_driver_api.names import DRIVER_NAME, socket_names
 
@@ -72,6 +73,7 @@ class Settings:
     gates: Gates
     consumable_shares: ConsumableShares
     sharing_profile: Path | None
+    share_memory: ShareMemory
     max_clients_per_gpu: int
     gpu_control: GpuControlMode
     gpu_tool_timeout: float

@@ -12,6 +12,7 @@ from typing import assert_never
 
 from dra_driver.model.devices import Device, DriverInfo, Gpu, MigDevice
 from dra_driver.ports import Json
+from dra_driver.sharing.memory_limits import ATTRIBUTE
 from dra_driver.sharing.shares import WHOLE, ConsumableShares, consumable
 from dra_driver.slices import values
 from dra_driver_api import names
@@ -154,7 +155,7 @@ def _entry(device: Device, driver: DriverInfo, shares: ConsumableShares, notes: 
         notes.append(f"device {device.name}: {what} left out: {why}")
 
     attributes: dict[str, Json] = {}
-    for name, kind, value in _attributes(device, driver):
+    for name, kind, value in (*_attributes(device, driver), *_shared_attributes(device, shares)):
         accepted = _CONVERSIONS[kind](value)
         if accepted is not None:
             attributes[name] = {kind: accepted}
@@ -208,6 +209,12 @@ def _attributes(device: Device, driver: DriverInfo) -> Iterator[tuple[str, str, 
     # A negative node is the kernel's way to say that it knows none.
     known_node = card.numa_node is not None and card.numa_node >= 0
     yield NUMA_NODE, "int", card.numa_node if known_node else None
+
+
+def _shared_attributes(device: Device, shares: ConsumableShares) -> Iterator[tuple[str, str, object]]:
+    """As ``_attributes``; what matters only while several claims may have the device. MIG limits memory in hardware."""
+    if shares.shared and isinstance(device, Gpu):
+        yield ATTRIBUTE, "string", device.memory_limits and device.memory_limits.value
 
 
 def _capacities(device: Device) -> Iterator[tuple[str, object]]:

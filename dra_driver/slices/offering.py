@@ -6,7 +6,7 @@ Looks at all three at each look at the node, and tells people once what they sho
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Final
+from typing import Final, Protocol
 
 from dra_driver.model.devices import Device, Inventory
 from dra_driver.model.errors import StateError
@@ -28,6 +28,16 @@ EVENT_WITHHELD: Final = "DeviceWithheld"
 _SHOWN: Final = 8
 
 
+class Listener(Protocol):
+    """Is told at each look what was decided."""
+
+    def undecided(self, why: str) -> None:
+        """Nothing is known of how devices are shared: what is offered stays as it is."""
+
+    def decided(self, decision: Decision, sharing: Sharing, standing: Standing) -> None:
+        """What counts now, and what of it waits for claims."""
+
+
 class Offering:
     """Publishes slices when anything that they depend on has changed. ``show`` and ``refresh`` come from one thread.
 
@@ -42,7 +52,7 @@ class Offering:
         live: Callable[[], Iterable[ClaimRecord]],
         publish: Callable[[Iterable[PoolSlice]], None],
         shares_dropped: Callable[[], bool],
-        telling: "Telling",
+        telling: Listener,
     ) -> None:
         self._node_name = node_name
         self._profiles = profiles

@@ -137,9 +137,12 @@ class Driver:
 
     # The scheduler's and the users' side.
 
-    def claim(self, name: str, results: list[Json] | None, *configs: Json) -> dra_pb2.Claim:
-        """Create a claim with this allocation, None for none."""
-        spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
+    def claim(
+        self, name: str, results: list[Json] | None, *configs: Json, exactly: Json | None = None
+    ) -> dra_pb2.Claim:
+        """Create a claim with this allocation, None for none; ``exactly`` is what its request says besides."""
+        request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"} | (exactly or {})}
+        spec = {"devices": {"requests": [request]}}
         made = self.api.store.create(RESOURCE_CLAIMS, {"metadata": {"name": name}, "spec": spec}, "default")
         if results is not None:
             made["status"] = {"allocation": {"devices": {"results": results, "config": list(configs)}}}

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from dra_driver import settings
-from dra_driver.app import Hardware
 from dra_driver.cdi.claim_specs import ClaimSpecs
 from dra_driver.cdi.directory import CdiDirectory
 from dra_driver.cdi.kernel_devices import KernelDevices
+from dra_driver.hardware import Hardware
 from dra_driver.model.errors import DriverNotReady, SettingError
 from tests.builders import make_gpu, result
 from tests.cases.driver import Driver, nothing_left

@@ -14,9 +14,10 @@ from dra_driver.devices.scenario import CallFailure, Failures, NvmlFailures
 from dra_driver.devices.scenario import load as load_scenario
 from dra_driver.devices.simulated import SimulatedNode
 from dra_driver.devices.simulated_cards import cards
-from dra_driver.model.devices import ComputeMode, Inventory
+from dra_driver.devices.simulated_memory import SimulatedMemory
+from dra_driver.model.devices import ComputeMode, GpuProcess, Inventory
 from dra_driver.model.errors import ControlError, ControlGone, ControlUnsupported, DriverAbsent, DriverNotReady
-from dra_driver.ports import DeviceSource
+from dra_driver.ports import DeviceSource, GpuMemory
 from tests.fakes.nvml import FakeCard, FakeNvml
 
 FUNCTIONS = {
@@ -33,6 +34,8 @@ FUNCTIONS = {
     "persistence": "nvmlDeviceGetPersistenceMode",
     "computeMode": "nvmlDeviceGetComputeMode",
     "setComputeMode": "nvmlDeviceSetComputeMode",
+    "memoryLimits": "nvmlDeviceGetMemoryLimits_v1",
+    "processes": "nvmlDeviceGetComputeRunningProcesses",
 }
 CODES = {
     "gpu-lost": pynvml.NVML_ERROR_GPU_IS_LOST,
@@ -57,12 +60,14 @@ class Fate(Protocol):
     def turn_mig(self, uuid: str, on: bool) -> None: ...
     def unload(self) -> None: ...
     def load(self) -> None: ...
+    def compute(self, uuid: str, *processes: GpuProcess) -> None: ...
 
 
 @dataclass
 class Node:
     source: DeviceSource
     modes: Modes
+    memory: GpuMemory
     fate: Fate
 
 
@@ -86,6 +91,10 @@ class FateOfFiles:
 
     def load(self) -> None:
         (self.state / "not-loaded").unlink()
+
+    def compute(self, uuid: str, *processes: GpuProcess) -> None:
+        lines = [f"{p.pid} {'-' if p.memory_bytes is None else p.memory_bytes >> 20}\n" for p in processes]
+        (self.state / uuid / "processes").write_text("".join(lines))
 
 
 class FateOfNvml:
@@ -117,6 +126,10 @@ class FateOfNvml:
     def load(self) -> None:
         self.api.fail.clear()
 
+    def compute(self, uuid: str, *processes: GpuProcess) -> None:
+        card = next(card for card in self.api.cards if card.gpu.uuid == uuid)
+        card.processes = [(process.pid, process.memory_bytes) for process in processes]
+
 
 @dataclass
 class Failing:
@@ -134,9 +147,13 @@ def simulated(tmp_path: Path, name: str, failing: tuple[Failing, ...], no_driver
     stem, scenario = load_scenario(name)
     calls = [CallFailure.model_validate(vars(one)) for one in failing]
     nvml = NvmlFailures(notLoadableScans=no_driver, zeroGpuScans=no_gpus)
-    node = SimulatedNode(stem, scenario.model_copy(update={"failures": Failures(calls=calls, nvml=nvml)}))
+    driver = scenario.driver.model_copy(update={"memory_limits": True})
+    changes = {"failures": Failures(calls=calls, nvml=nvml), "driver": driver}
+    node = SimulatedNode(stem, scenario.model_copy(update=changes))
     node.materialise(tmp_path / "driver")
-    return Node(node.source(), node.control(), FateOfFiles(tmp_path / "driver" / STATE))
+    control = node.control()
+    memory = SimulatedMemory(node, control.epoch)
+    return Node(node.source(), control, memory, FateOfFiles(tmp_path / "driver" / STATE))
 
 
 def real(tmp_path: Path, name: str, failing: tuple[Failing, ...], no_driver: int, no_gpus: int) -> Node:
@@ -158,7 +175,7 @@ def real(tmp_path: Path, name: str, failing: tuple[Failing, ...], no_driver: int
         api.cards[one.gpu].fail[FUNCTIONS[one.call]] = CODES[one.error]
     _hold_back(api, no_driver, no_gpus)
     source = NvmlSource(sysfs=tmp_path / "sys", proc=tmp_path / "proc", api=api)
-    return Node(source, source, FateOfNvml(api, devices))
+    return Node(source, source, source, FateOfNvml(api, devices))
 
 
 def _hold_back(api: FakeNvml, no_driver: int, no_gpus: int) -> None:
@@ -360,6 +377,69 @@ def test_source_can_be_closed_twice_and_used_again(build: Build) -> None:
     source.close()
     source.close()
     assert len(source.scan().gpus) == 2
+
+
+# Memory.
+
+
+def test_memory_limits_are_known_where_the_driver_answers_for_them(build: Build) -> None:
+    node = build("h200x2", Failing("memoryLimits", "not-supported"))
+    first, _ = node.source.scan().gpus
+    node.memory.check_memory_limits(first.uuid)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ("not-supported", ControlUnsupported),
+        ("function-missing", ControlUnsupported),
+        ("unknown", ControlError),
+        ("gpu-lost", ControlGone),
+        ("driver-not-loaded", ControlGone),
+    ],
+)
+def test_memory_limits_that_are_not_known_are_typed_and_name_the_gpu(
+    build: Build, error: str, kind: type[ControlError]
+) -> None:
+    node = build("h200x2", Failing("memoryLimits", error))
+    uuid = node.source.scan().gpus[1].uuid
+    with pytest.raises(ControlError, match=f"GPU {uuid}: memory limits cannot be read") as caught:
+        node.memory.check_memory_limits(uuid)
+    assert isinstance(caught.value, kind)
+    assert isinstance(caught.value, ControlUnsupported) == (kind is ControlUnsupported)
+
+
+def test_memory_limits_of_a_gpu_that_left_are_gone(build: Build) -> None:
+    node = build("h200x2")
+    node.source.scan()
+    with pytest.raises(ControlGone, match="GPU GPU-nowhere"):
+        node.memory.check_memory_limits("GPU-nowhere")
+
+
+def test_processes_are_those_of_the_gpu_with_their_memory(build: Build) -> None:
+    node = build("h200x2")
+    first, second = (gpu.uuid for gpu in node.source.scan().gpus)
+    found = (GpuProcess(pid=42, memory_bytes=5 << 30), GpuProcess(pid=43, memory_bytes=None))
+    node.fate.compute(second, *found)
+    assert node.memory.processes(first) == ()
+    assert node.memory.processes(second) == found
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [("not-supported", ControlUnsupported), ("gpu-lost", ControlGone), ("unknown", ControlError)]
+)
+def test_processes_that_cannot_be_read_are_typed_and_name_the_gpu(
+    build: Build, error: str, kind: type[ControlError]
+) -> None:
+    node = build("h200x2", Failing("processes", error))
+    uuid = node.source.scan().gpus[1].uuid
+    with pytest.raises(kind, match=f"GPU {uuid}: processes cannot be read"):
+        node.memory.processes(uuid)
+
+
+def test_memory_and_settings_share_an_epoch(build: Build) -> None:
+    node = build("h200x2")
+    assert node.memory.epoch() == node.modes.epoch()
 
 
 # What happens to a node while it runs.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from dra_driver.model.claims import ClaimRef
 from dra_driver.model.devices import ComputeMode, Device
 from dra_driver.model.errors import ApiError, ApiUnreachable, CdiError, ClaimNotFound
-from dra_driver.ports import Json
+from dra_driver.ports import NO_LIMITS, Json
 from dra_driver_api.names import CDI_KIND
 
 
@@ -41,6 +41,22 @@ class FakeClaims:
         if self.down:
             raise ApiUnreachable("connection refused")
         return [claim for claim in self.objects.values() if claim["status"].get("allocation")]
+
+
+class FakeClasses:
+    """DeviceClasses by name -> spec; ``error`` is raised by each read."""
+
+    def __init__(self) -> None:
+        self.specs: dict[str, Json] = {}
+        self.error: ApiError | None = None
+        self.reads: list[str] = []
+
+    def get(self, name: str) -> Json | None:
+        """As ClassReader."""
+        self.reads.append(name)
+        if self.error is not None:
+            raise self.error
+        return {"spec": self.specs[name]} if name in self.specs else None
 
 
 @dataclass
@@ -97,20 +113,25 @@ class FakeSpec:
 
 
 class FakeCdi:
-    """CDI files in a dict; ``fail_write`` and ``fail_plan`` make the next calls fail."""
+    """CDI files in a dict; ``fail_write`` and ``fail_plan`` make the next calls fail.
+
+    limits: memory limits that were planned last, by claim.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, tuple[str, ...]] = {}
         self.fail_write = 0
         self.fail_plan = 0
+        self.limits: dict[str, dict[str, int]] = {}
         self._planned: dict[str, tuple[str, ...]] = {}
 
-    def plan(self, claim_uid: str, devices: Sequence[Device]) -> FakeSpec:
+    def plan(self, claim_uid: str, devices: Sequence[Device], memory_limits: Mapping[str, int] = NO_LIMITS) -> FakeSpec:
         """As CdiSpecs."""
         if self.fail_plan:
             self.fail_plan -= 1
             raise CdiError("/dev/nvidia0 is missing")
         self._planned[claim_uid] = tuple(device.name for device in devices)
+        self.limits[claim_uid] = dict(memory_limits)
         return FakeSpec(claim_uid, f"{CDI_KIND} {claim_uid}")
 
     def write(self, spec: FakeSpec) -> None:

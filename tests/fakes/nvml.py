@@ -36,19 +36,24 @@ class FakeMig:
 
 @dataclass
 class FakeCard:
-    """One GPU. ``facts`` hold its values, ``fail`` NVML error codes by function name."""
+    """One GPU. ``facts`` hold its values, ``fail`` NVML error codes by function name.
+
+    processes: (pid, bytes) of those that compute on it.
+    """
 
     gpu: Gpu
     profiles: list[FakeProfile] = field(default_factory=list)
     migs: list[FakeMig] = field(default_factory=list)
     fail: dict[str, int] = field(default_factory=dict)
     compute_mode: int = 0
+    processes: list[tuple[int, int | None]] = field(default_factory=list)
 
 
 class FakeNvml:
     """Implements the pynvml functions that the driver uses; ``fail`` are codes by function name for all cards.
 
     ``calls`` counts calls by name; ``sessions`` is NVML's reference count.
+    limits_asked: cgroups whose memory limits were read.
     """
 
     NVMLError = pynvml.NVMLError
@@ -62,6 +67,7 @@ class FakeNvml:
         self.missing: set[str] = set()
         self.calls: Counter[str] = Counter()
         self.sessions = 0
+        self.limits_asked: list[str] = []
 
     @classmethod
     def of(cls, inventory: Inventory) -> "FakeNvml":
@@ -143,8 +149,11 @@ class FakeNvml:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
 
     def nvmlDeviceGetMemoryLimits_v1(self, card: FakeCard, limits: Any) -> None:  # noqa: N802
-        assert str(limits.nameSpace).startswith("/sys/fs/cgroup")
+        self.limits_asked.append(str(limits.nameSpace))
         limits.hardLimit = card.gpu.memory_bytes or 0
+
+    def nvmlDeviceGetComputeRunningProcesses(self, card: FakeCard) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in card.processes]
 
     # Facts of a card.
 

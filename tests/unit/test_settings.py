@@ -17,6 +17,7 @@ from dra_driver.settings import (
     roots,
 )
 from dra_driver.settings.table import TABLE
+from dra_driver.sharing.memory_limits import ShareMemory
 from dra_driver.sharing.shares import ConsumableShares, SharesMode
 
 NODE = {"NODE_NAME": "node-a"}
@@ -314,6 +315,27 @@ def test_sharing_profile_without_the_gate_of_shares_is_refused_naming_both():
 
     assert message.startswith("--sharing-profile requires feature gate ConsumableShares to be enabled")
     assert "/etc/profile.yaml" in message
+
+
+@pytest.mark.parametrize(("text", "value"), [("none", ShareMemory.NONE), ("even", ShareMemory.EVEN)])
+def test_share_memory_that_is_accepted(text, value):
+    settings = read(environ=NODE | {"SHARE_MEMORY": text, "FEATURE_GATES": "ConsumableShares=true"})
+
+    assert settings.share_memory is value
+
+
+@pytest.mark.parametrize("text", ["Even", "half", "1", ""])
+def test_share_memory_that_is_refused_names_what_is_allowed(text):
+    message = error_of(f"--share-memory={text}", "--feature-gates=ConsumableShares=true")
+
+    assert message == f'invalid value for --share-memory: "{text}" (must be none or even)'
+
+
+def test_share_memory_without_the_gate_of_shares_is_refused_naming_both():
+    message = error_of("--share-memory=even")
+
+    assert message.startswith("--share-memory requires feature gate ConsumableShares to be enabled: it is even")
+    assert "set it to none" in message
 
 
 def test_more_shares_than_clients_on_a_gpu_are_refused_with_both_settings():

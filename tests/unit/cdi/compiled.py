@@ -58,7 +58,11 @@ def compiled_tree(base: Path, layout: Layout, version: str = VERSION) -> DriverT
 def compile_library(path: Path, version: str) -> None:
     """Put a library there, with the SONAME of the file that is there, or its own name."""
     soname = (elf.soname(path) if path.exists() else None) or path.name
-    source = _LIBRARY % version + (_NVML if soname == "libnvidia-ml.so.1" else "")
+    write_library(path, _LIBRARY % version + (_NVML if soname == "libnvidia-ml.so.1" else ""), soname)
+
+
+def write_library(path: Path, source: str, soname: str) -> None:
+    """Compile a library of this source to ``path``."""
     library = _compiled(source, ("-shared", "-fPIC", f"-Wl,-soname,{_STAND_IN}"))
     path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)

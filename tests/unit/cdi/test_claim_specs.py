@@ -1,18 +1,24 @@
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 
 from dra_driver.cdi.claim_specs import ClaimSpecs
 from dra_driver.cdi.directory import CdiDirectory
+from dra_driver.cdi.hook_program import HOOKS, LIMITS
 from dra_driver.cdi.spec import validate
+from dra_driver.cdi.tools import EditsSource, HookMode, Tools
 from dra_driver.model.errors import CdiError
 from dra_driver.ports import CdiSpecs
 from dra_driver_api.names import cdi_device_id
 from tests.builders import make_gpu, make_mig
-from tests.driver_tree import AL2023, VERSION, DriverTree, driver_files, driver_tree
+from tests.driver_tree import AL2023, BOTTLEROCKET_OLD, GPU_OPERATOR, VERSION, DriverTree, driver_files, driver_tree
+from tests.unit.cdi import fake_tools
+from tests.unit.cdi.documents import SCHEMA
 
 UID = "0e8a1f2c-3b4d-4a5e-9f60-718293a4b5c6"
 OTHER_UID = "5f0e2d1c-8a7b-4c6d-9e0f-a1b2c3d4e5f6"
@@ -230,3 +236,106 @@ def test_written_maps_a_huge_file_to_no_devices(specs: ClaimSpecs, root: Path) -
         file.truncate(1 << 30)
 
     assert specs.written() == {UID: ()}
+
+
+# Memory limits.
+
+
+class Hooked:
+    """Specs on a host whose nvidia-cdi-hook has these hooks."""
+
+    def __init__(
+        self, tree: DriverTree, base: Path, subcommands: Sequence[str], hooks: HookMode = HookMode.AUTO
+    ) -> None:
+        self.program = fake_tools.hook(tree.path("usr/bin/nvidia-cdi-hook"), subcommands)
+        tools = Tools(shared=base / "plugin", edits=EditsSource.BUILTIN, hooks=hooks, own=())
+        self.specs = ClaimSpecs(CdiDirectory(base / "cdi"), driver_files(tree.roots, tools), lambda: VERSION)
+
+
+@pytest.fixture
+def hooked(tree: DriverTree, tmp_path: Path) -> Hooked:
+    return Hooked(tree, tmp_path, (*HOOKS, LIMITS))
+
+
+def test_limited_gpu_has_the_limit_in_mebibytes_and_the_hook_that_sets_it(hooked: Hooked) -> None:
+    spec = hooked.specs.plan(UID, [make_gpu(0), make_gpu(1)], {"gpu-1": 20 << 30})
+
+    free, limited = (device["containerEdits"] for device in spec.document()["devices"])
+    assert free.keys() == {"deviceNodes"}
+    assert limited["env"] == ["NVIDIA_GPU_MEMORY_REQUEST=20480", "NVIDIA_GPU_MEMORY_LIMIT=20480"]
+    assert limited["hooks"] == [
+        {
+            "hookName": "createRuntime",
+            "path": "/usr/bin/nvidia-cdi-hook",
+            "args": [
+                "nvidia-cdi-hook",
+                "apply-cuda-memory-limits",
+                "--driver-root",
+                "/",
+                "--gpu-id",
+                make_gpu(1).uuid,
+            ],
+            "env": ["NVIDIA_CTK_DEBUG=false"],
+        }
+    ]
+
+
+def test_spec_with_limits_keeps_the_rules_of_cdi_as_written(hooked: Hooked) -> None:
+    spec = hooked.specs.plan(UID, [make_gpu(0), make_gpu(1)], {"gpu-0": 1 << 20, "gpu-1": 1 << 20})
+
+    document = yaml.safe_load(spec.text)
+    assert validate(document) == []
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    assert document == spec.document()
+
+
+def test_names_of_limited_devices_are_read_back_for_recovery(hooked: Hooked) -> None:
+    hooked.specs.write(hooked.specs.plan(UID, [make_gpu(0)], {"gpu-0": 1 << 30}))
+
+    assert hooked.specs.written() == {UID: ("gpu-0",)}
+
+
+def test_claim_without_limits_is_as_it_was(hooked: Hooked) -> None:
+    assert "createRuntime" not in hooked.specs.plan(UID, [make_gpu(0)]).text
+
+
+def test_limits_can_be_set_with_a_program_that_has_the_hook(hooked: Hooked) -> None:
+    assert hooked.specs.why_no_memory_limits(VERSION) == ""
+
+
+@pytest.mark.parametrize(
+    ("subcommands", "mode", "why"),
+    [
+        pytest.param(HOOKS, HookMode.AUTO, "not known to have the hook apply-cuda-memory-limits", id="older program"),
+        pytest.param((*HOOKS, LIMITS), HookMode.NONE, "containers are set up without hooks", id="no hooks"),
+    ],
+)
+def test_limits_that_cannot_be_set_are_told_and_never_left_out(
+    tree: DriverTree, tmp_path: Path, subcommands: Sequence[str], mode: HookMode, why: str
+) -> None:
+    specs = Hooked(tree, tmp_path, subcommands, mode).specs
+
+    assert why in specs.why_no_memory_limits(VERSION)
+    with pytest.raises(CdiError, match=why):
+        specs.plan(UID, [make_gpu(0)], {"gpu-0": 1 << 30})
+    specs.plan(UID, [make_gpu(0)])
+
+
+def test_driver_files_that_are_missing_are_a_reason_not_to_promise_limits(hooked: Hooked) -> None:
+    why = hooked.specs.why_no_memory_limits("1.2.3")
+    assert "libcuda.so.1.2.3 and libnvidia-ml.so.1.2.3 of the running driver not found" in why
+
+
+def test_library_that_the_hook_would_not_find_is_a_reason_not_to_promise_limits(tmp_path: Path) -> None:
+    specs = Hooked(driver_tree(tmp_path, BOTTLEROCKET_OLD), tmp_path, (*HOOKS, LIMITS)).specs
+
+    assert "would not find libnvidia-ml.so.1 under /" in specs.why_no_memory_limits(VERSION)
+
+
+def test_program_that_cannot_be_asked_is_not_taken_to_set_limits(tmp_path: Path) -> None:
+    tree = driver_tree(tmp_path, GPU_OPERATOR)
+    given = Path("/usr/local/nvidia/toolkit/nvidia-cdi-hook")
+    tools = Tools(shared=tmp_path / "plugin", edits=EditsSource.BUILTIN, hook_path=given, own=())
+    specs = ClaimSpecs(CdiDirectory(tmp_path / "cdi"), driver_files(tree.roots, tools), lambda: VERSION)
+
+    assert f"{given} is not known to have the hook" in specs.why_no_memory_limits(VERSION)

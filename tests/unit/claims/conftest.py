@@ -12,10 +12,11 @@ from dra_driver.claims.locks import ProcessTurn
 from dra_driver.claims.store import Store
 from dra_driver.model.claims import ClaimRef
 from dra_driver.model.devices import Inventory
+from dra_driver.sharing.memory_limits import NO_EVEN_PARTS, LimitTerms
 from dra_driver.sharing.strategy import Strategies
 from dra_driver.sharing.time_slicing import TimeSlicingStrategy
 from tests.builders import NODE, claim_ref, make_inventory, resource_claim
-from tests.fakes.node import FakeCdi, FakeClaims, FakeControl, FakeEvents
+from tests.fakes.node import FakeCdi, FakeClaims, FakeClasses, FakeControl, FakeEvents
 
 
 @dataclass
@@ -31,6 +32,9 @@ class Node:
     strategies: Strategies = field(default_factory=lambda: {"TimeSlicing": TimeSlicingStrategy()})
     observe_only: bool = False
     max_clients: int = 48
+    classes: FakeClasses = field(default_factory=FakeClasses)
+    limit_terms: LimitTerms = NO_EVEN_PARTS
+    watched: list[str] = field(default_factory=list)
 
     def start(self) -> None:
         """(Re)start the driver's part."""
@@ -43,6 +47,9 @@ class Node:
             steps=GpuSteps(self.control, self.store, self.observe_only),
             events=self.events,
             inventory=lambda: self.inventory,
+            classes=self.classes,
+            limit_terms=self.limit_terms,
+            watch_memory=lambda: self.watched.append("woken"),
         )
         self.lifecycle = ClaimLifecycle(self.edges, self.strategies, NODE, self.turn, self.max_clients)
 

@@ -111,3 +111,41 @@ def test_field_of_a_result_with_an_odd_type_is_refused_with_its_path(field, valu
     entry = result() | {field: value}
     with pytest.raises(BadConfig, match=rf"^status\.allocation\.devices\.results\[1\]\.{field} is {wanted}"):
         read_allocation(REF, resource_claim(REF, [result("gpu-1"), entry]), NODE)
+
+
+ENFORCED = {"cel": {"expression": 'device.attributes["gpu.nvidia.com"].memoryLimits == "enforced"'}}
+OTHER = {"cel": {"expression": 'device.driver == "gpu.nvidia.com"'}}
+
+
+def needing(requests, *results):
+    """Which results belong to requests that insist on enforced memory limits."""
+    claim = resource_claim(REF, list(results))
+    claim["spec"] = {"devices": {"requests": requests}}
+    return [device.needs_enforced for device in read_allocation(REF, claim, NODE).devices]
+
+
+def test_request_whose_selector_insists_on_enforced_limits_is_known():
+    requests = [
+        {"name": "a", "exactly": {"selectors": [OTHER, ENFORCED]}},
+        {"name": "b", "exactly": {"selectors": [OTHER]}},
+        {"name": "c", "exactly": {}},
+    ]
+    assert needing(requests, *(result(f"gpu-{n}", request=name) for n, name in enumerate("abc"))) == [
+        True,
+        False,
+        False,
+    ]
+
+
+def test_only_the_alternative_that_was_taken_counts():
+    requests = [{"name": "gpu", "firstAvailable": [{"name": "best", "selectors": [ENFORCED]}, {"name": "any"}]}]
+    assert needing(requests, result(request="gpu/best")) == [True]
+    assert needing(requests, result(request="gpu/any")) == [False]
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [None, "x", [1], [{"name": "gpu", "exactly": 1}], [{"name": "gpu", "exactly": {"selectors": [{"cel": 1}, 2]}}]],
+)
+def test_odd_requests_insist_on_nothing(requests):
+    assert needing(requests, result()) == [False]

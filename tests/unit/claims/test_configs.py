@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from dra_driver.claims.allocation import read_allocation
 from dra_driver.claims.planning import choose
 from dra_driver.model.errors import BadConfig
+from dra_driver.sharing.memory_limits import NO_EVEN_PARTS
 from dra_driver.sharing.time_slicing import TimeSlicingStrategy
 from tests.builders import (
     NODE,
@@ -32,7 +33,7 @@ DEVICES = {**make_inventory(1).devices, MIG.name: MIG}
 def slices(configs, *results, gates=ON):
     """The interval that each result gets, None for none."""
     claim = resource_claim(REF, list(results) or [result()], configs)
-    choices = choose(read_allocation(REF, claim, NODE), DEVICES, gates)
+    choices = choose(read_allocation(REF, claim, NODE), DEVICES, gates, NO_EVEN_PARTS)
     return [choice.prepared.time_slice for choice in choices]
 
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.cluster.claims import ApiClaims
+from dra_driver.cluster.claims import ApiClaims, ApiClasses
 from dra_driver.cluster.connection import Connection
 from dra_driver.model.claims import ClaimRef
 from dra_driver.model.errors import ApiError, ApiUnreachable, ClaimNotFound
@@ -120,3 +120,39 @@ def test_claims_without_a_device_of_ours_are_left_out(
 def test_empty_list_is_no_error(server: Server, connection: Connection) -> None:
     server.answer = lambda request: Answer(200, {"items": None})
     assert ApiClaims(connection).list_allocated() == []
+
+
+# DeviceClasses.
+
+LIMITED = {"metadata": {"name": "limited"}, "spec": {"selectors": []}}
+
+
+def test_class_is_read_by_name_once_a_minute(server: Server, connection: Connection) -> None:
+    server.answer = lambda request: Answer(200, LIMITED)
+    now = [0.0]
+    classes = ApiClasses(connection, lambda: now[0])
+    assert [classes.get("limited"), classes.get("limited")] == [LIMITED, LIMITED]
+    assert [request.path for request in server.requests] == ["/apis/resource.k8s.io/v1/deviceclasses/limited"]
+    now[0] = 60.0
+    classes.get("limited")
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(("code", "told"), [(404, 0), (403, 1)])
+def test_class_that_is_gone_or_not_for_us_is_none_and_the_missing_right_is_told_once(
+    server: Server, connection: Connection, caplog: pytest.LogCaptureFixture, code: int, told: int
+) -> None:
+    server.answer = lambda request: status(code, "no")
+    classes = ApiClasses(connection)
+    assert [classes.get("a"), classes.get("b"), classes.get("a")] == [None, None, None]
+    assert len(server.requests) == 2
+    assert caplog.text.count("the right to get deviceclasses") == told
+
+
+def test_class_that_cannot_be_read_now_is_an_error_and_asked_for_again(server: Server, connection: Connection) -> None:
+    server.answer = lambda request: status(500, "no")
+    classes = ApiClasses(connection)
+    with pytest.raises(ApiError):
+        classes.get("limited")
+    server.answer = lambda request: Answer(200, LIMITED)
+    assert classes.get("limited") == LIMITED

@@ -5,6 +5,7 @@ import pytest
 
 from dra_driver.cluster.connection import Connection
 from dra_driver.cluster.events import ApiEvents, cut
+from dra_driver.model.claims import PodRef
 from tests.unit.cluster.server import Answer, Request, Server, status
 
 
@@ -110,3 +111,29 @@ def test_name_is_valid_for_the_longest_node_name(server: Server, connection: Con
 )
 def test_message_is_one_line_of_1024_bytes(message: str, written: str) -> None:
     assert cut(message) == written
+
+
+POD = PodRef("team-a", "greedy", "0b1c2d3e-4f50-4a61-8b72-93a4b5c6d7e8")
+
+
+def test_event_about_a_pod_is_in_its_namespace(server: Server, events: ApiEvents) -> None:
+    events.pod_warning(POD, "Why", "what")
+    events.close()
+    (seen,) = server.requests
+    assert (seen.method, seen.path) == ("POST", "/api/v1/namespaces/team-a/events")
+    assert seen.body["metadata"]["namespace"] == "team-a"
+    assert (seen.body["type"], seen.body["reason"], seen.body["message"]) == ("Warning", "Why", "what")
+    assert seen.body["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": "team-a",
+        "name": "greedy",
+        "uid": POD.uid,
+    }
+
+
+def test_same_words_about_node_and_pod_are_two_events(server: Server, events: ApiEvents) -> None:
+    events.warning("Why", "what")
+    events.pod_warning(POD, "Why", "what")
+    events.close()
+    assert [request.body["involvedObject"]["kind"] for request in server.requests] == ["Node", "Pod"]

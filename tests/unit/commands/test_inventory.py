@@ -3,10 +3,15 @@ import json
 import pytest
 import yaml
 
+from dra_driver.claims.store import STATE_FILE, Store
 from dra_driver.commands import inventory as command
+from dra_driver.commands import offered
 from dra_driver.commands.main import main
 from dra_driver.model.devices import Inventory
-from tests.builders import DRIVER, make_gpu, make_mig
+from dra_driver.model.errors import ApiError
+from dra_driver.model.plan import Plan, PreparedDevice
+from dra_driver.model.records import ClaimRecord, ClaimState
+from tests.builders import DRIVER, claim_ref, make_gpu, make_mig
 
 
 @pytest.fixture
@@ -29,7 +34,7 @@ def node(monkeypatch):
         monkeypatch.setattr(command, "_source", lambda read: source)
         return source
 
-    for name in ("NODE_NAME", "SIMULATED_NODE", "NVIDIA_DRIVER_ROOT"):
+    for name in ("NODE_NAME", "SIMULATED_NODE", "NVIDIA_DRIVER_ROOT", "FEATURE_GATES", "CONSUMABLE_SHARES"):
         monkeypatch.delenv(name, raising=False)
     return install
 
@@ -197,3 +202,132 @@ def test_a_host_without_nvml_is_told_so(capsys, tmp_path, monkeypatch):
 
     assert code == 1
     assert "libnvidia-ml.so.1" in capsys.readouterr().err
+
+
+# Slices of shared devices.
+
+GATE = "--feature-gates=ConsumableShares=true"
+
+
+def slices(capsys, *arguments):
+    """Device -> its shares, its mode's name for none, ``whole``; and what is said of them."""
+    assert main(["inventory", "-o", "slices", "--node-name=node-a", *arguments]) == 0
+    said = capsys.readouterr()
+    devices = [d for item in yaml.safe_load(said.out)["items"] for d in item["spec"]["devices"]]
+    return {d["name"]: _sharing(d) for d in devices}, said.err
+
+
+def _sharing(device):
+    if not device.get("allowMultipleAllocations"):
+        return "whole"
+    return device["capacity"]["shares"]["value"] if "shares" in device["capacity"] else "shared"
+
+
+def written(path, *rules):
+    path.write_text("rules:\n" + "".join(f"- {{{rule}}}\n" for rule in rules), encoding="utf-8")
+    return f"--sharing-profile={path}"
+
+
+def test_slices_are_shared_as_the_driver_would_share_them(node, capsys, tmp_path):
+    node(make_gpu(0), make_gpu(1))
+    profile = written(tmp_path / "profile.yaml", "match: {minor: 1}, shares: memory")
+
+    assert slices(capsys, GATE, "--consumable-shares=4", profile) == ({"gpu-0": "4", "gpu-1": "shared"}, "")
+
+
+def test_slices_follow_the_environment_of_the_drivers_pod(node, capsys, monkeypatch):
+    node(make_gpu())
+    monkeypatch.setenv("FEATURE_GATES", "ConsumableShares=true")
+    monkeypatch.setenv("CONSUMABLE_SHARES", "3")
+
+    assert slices(capsys)[0] == {"gpu-0": "3"}
+
+
+def test_devices_over_the_ceiling_of_clients_are_left_out_with_the_arithmetic(node, capsys):
+    gpu = make_gpu(mig_enabled=True)
+    node(gpu, make_gpu(1), mig=tuple(make_mig(gpu, start) for start in range(7)))
+
+    found, said = slices(capsys, GATE, "--consumable-shares=7")
+
+    assert found == {"gpu-1": "7"}
+    assert said.count("note: 7 MIG devices x 7 shares = 49 clients") == 1
+
+
+def test_rule_that_means_nothing_here_is_told(node, capsys, tmp_path):
+    node(make_gpu())
+
+    said = slices(capsys, GATE, written(tmp_path / "profile.yaml", "match: {minor: 5}, shares: 2"))[1]
+
+    assert said == "note: rules[0] (line 2) of the sharing profile means no device of this node\n"
+
+
+def test_device_that_live_claims_hold_in_another_way_is_left_out(node, capsys, tmp_path):
+    gpu = make_gpu()
+    node(gpu, make_gpu(1))
+    held(tmp_path, gpu.uuid)
+
+    found, said = slices(capsys, GATE, "--consumable-shares=2", f"--state-dir={tmp_path}")
+
+    assert found == {"gpu-1": "2"}
+    assert "device gpu-0 is to be shared (2) and is held whole by live claims (team-a/live)" in said
+
+
+def held(directory, uuid):
+    """Leave the record of a claim that has this GPU whole."""
+    store = Store.open(directory / STATE_FILE)
+    device = PreparedDevice(
+        requests=("gpu",), pool="node-a", device="gpu-0", uuid=uuid, gpu_uuid=uuid, cdi_ids=("k8s.gpu.nvidia.com/x",)
+    )
+    store.put(
+        ClaimRecord(
+            claim=claim_ref(name="live"), state=ClaimState.COMPLETED, plan=Plan(devices=(device,)), prepared_at=1.0
+        )
+    )
+    store.close()
+
+
+def test_records_that_cannot_be_read_end_it(node, capsys, tmp_path):
+    node(make_gpu())
+    (tmp_path / STATE_FILE).write_bytes(b"no database at all" * 100)
+
+    assert main(["inventory", "-o", "slices", "--node-name=node-a", f"--state-dir={tmp_path}"]) == 1
+    assert str(tmp_path / STATE_FILE) in capsys.readouterr().err
+
+
+def test_labels_of_the_node_are_asked_for_where_a_rule_has_them(node, capsys, tmp_path, monkeypatch):
+    node(make_gpu())
+    asked = []
+    monkeypatch.setattr(offered, "_labels", lambda read, name: asked.append(name) or {"pool": "dev"})
+
+    found, _ = slices(capsys, GATE, written(tmp_path / "profile.yaml", "match: {nodeLabels: {pool: dev}}, shares: 2"))
+
+    assert (found, asked) == ({"gpu-0": "2"}, ["node-a"])
+
+
+def test_labels_that_are_not_to_be_had_end_it(node, capsys, tmp_path, monkeypatch):
+    def refuse(read, name):
+        raise ApiError("no answer")
+
+    node(make_gpu())
+    monkeypatch.setattr(offered, "_labels", refuse)
+    profile = written(tmp_path / "profile.yaml", "match: {nodeLabels: {pool: dev}}, shares: 2")
+
+    assert main(["inventory", "-o", "slices", "--node-name=node-a", GATE, profile]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "labels of this Node are not known" in said.err
+    assert "no answer" in said.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--consumable-shares=4"], "--consumable-shares requires feature gate ConsumableShares"),
+        ([GATE, "--sharing-profile=/nowhere/profile.yaml"], "/nowhere/profile.yaml cannot be read"),
+    ],
+)
+def test_sharing_that_would_end_the_driver_is_wrong_usage(node, capsys, flags, said):
+    node(make_gpu())
+
+    assert main(["inventory", "-o", "slices", "--node-name=node-a", *flags]) == 2
+    assert said in capsys.readouterr().err

@@ -17,7 +17,7 @@ from dra_driver.devices.elf import shared_object
 from dra_driver.devices.nvml import NvmlSource
 from dra_driver.devices.simulated import SimulatedNode
 from dra_driver.model.devices import Inventory
-from dra_driver.model.errors import ControlError, ControlTimeout, DriverAbsent, DriverNotReady
+from dra_driver.model.errors import ControlError, ControlTimeout, ControlUnsupported, DriverAbsent, DriverNotReady
 from tests.fakes.nvml import FakeNvml
 
 
@@ -442,38 +442,24 @@ def test_library_under_a_driver_root_is_spoken_to_through_pynvml(tmp_path: Path)
     ]
 
 
-@pytest.mark.parametrize(
-    ("code", "supported"),
-    [
-        pytest.param(None, True, id="a limit is set"),
-        pytest.param(pynvml.NVML_ERROR_NOT_FOUND, True, id="none is set"),
-        pytest.param(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, False, id="older driver"),
-        pytest.param(pynvml.NVML_ERROR_NOT_SUPPORTED, False, id="GPU without them"),
-    ],
-)
-def test_memory_limits_are_probed_by_reading_them(tmp_path: Path, code: int | None, supported: bool) -> None:
+def test_memory_limits_are_asked_of_the_root_cgroup(tmp_path: Path) -> None:
     api = fake()
-    if code is not None:
-        api.fail["nvmlDeviceGetMemoryLimits_v1"] = code
-    source = source_over(api, tmp_path)
-
-    assert source.has_memory_limits(api.cards[0].gpu.uuid, Path("/sys/fs/cgroup")) is supported
+    source_over(api, tmp_path).check_memory_limits(api.cards[0].gpu.uuid)
+    assert api.limits_asked == ["/sys/fs/cgroup"]
 
 
-def test_memory_limits_that_cannot_be_probed_are_told_with_the_reason(tmp_path: Path) -> None:
+def test_that_no_limit_is_set_is_an_answer(tmp_path: Path) -> None:
     api = fake()
-    api.fail["nvmlDeviceGetMemoryLimits_v1"] = pynvml.NVML_ERROR_OPERATING_SYSTEM
-    source = source_over(api, tmp_path)
-
-    with pytest.raises(ControlError, match="memory limits cannot be read: nvmlDeviceGetMemoryLimits_v1"):
-        source.has_memory_limits(api.cards[0].gpu.uuid, Path("/sys/fs/cgroup"))
+    api.fail["nvmlDeviceGetMemoryLimits_v1"] = pynvml.NVML_ERROR_NOT_FOUND
+    source_over(api, tmp_path).check_memory_limits(api.cards[0].gpu.uuid)
 
 
 def test_bindings_that_do_not_know_memory_limits_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api = fake()
     monkeypatch.delattr(FakeNvml, "c_nvmlGetMemoryLimits_v1_t")
 
-    assert not source_over(api, tmp_path).has_memory_limits(api.cards[0].gpu.uuid, Path("/sys/fs/cgroup"))
+    with pytest.raises(ControlUnsupported, match="not in this pynvml"):
+        source_over(api, tmp_path).check_memory_limits(api.cards[0].gpu.uuid)
 
 
 # A driver that is replaced.

@@ -4,25 +4,32 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.cdi.hook_program import HOOKS
+from dra_driver.cdi.host_programs import HostProgram
 from dra_driver.cdi.tools import Tools
 from dra_driver.doctor.examination import Subject, examine
 from dra_driver.doctor.findings import Finding, Status
 from dra_driver.doctor.host import Host
 from dra_driver.hostfs import DriverRoots
 from dra_driver.model.devices import Inventory
-from dra_driver.model.errors import ControlError, DriverNotReady
+from dra_driver.model.errors import ControlError, ControlUnsupported, DriverNotReady
 from tests.builders import make_inventory
 from tests.node_tree import KUBELET, NodeTree
 
 Examine = Callable[..., "Findings"]
+OLD_DRIVER = ControlUnsupported("nvmlDeviceGetMemoryLimits_v1: Function Not Found")
 
 
 class Machine:
-    """Answers for the machine of a tree. versions: what programs print, by base name."""
+    """Answers for the machine of a tree. versions: what programs print, by base name.
 
-    def __init__(self, inventory: Inventory | None = None, limits: bool | str = False) -> None:
+    limits: the error of who asks for memory limits, None where they are known. hooks: those of nvidia-cdi-hook.
+    """
+
+    def __init__(self, inventory: Inventory | None = None, limits: ControlError | None = OLD_DRIVER) -> None:
         self.found = inventory or make_inventory(1)
         self.limits = limits
+        self.hooks = HOOKS
         self.versions = {
             "containerd": "containerd github.com/containerd/containerd/v2 v2.2.4 f7d1c2\n",
             "nvidia-cdi-hook": "NVIDIA CDI Hook version 1.19.1\ncommit: 9c4b\n",
@@ -35,10 +42,12 @@ class Machine:
             raise DriverNotReady(self.silent)
         return self.found
 
-    def has_memory_limits(self, gpu_uuid: str) -> bool:
-        if isinstance(self.limits, str):
-            raise ControlError(self.limits)
-        return self.limits
+    def check_memory_limits(self, gpu_uuid: str) -> None:
+        if self.limits is not None:
+            raise self.limits
+
+    def help_text(self, program: HostProgram) -> str:
+        return "COMMANDS:\n" + "".join(f"   {hook}  What it does\n" for hook in self.hooks)
 
     def version_text(self, program: Path) -> str:
         return self.versions.get(program.name, "")

@@ -2,11 +2,14 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.cdi.hook_program import HOOKS, LIMITS
+from dra_driver.cdi.tools import HookMode, Tools
 from dra_driver.doctor.findings import Status
 from dra_driver.doctor.gpus import version_in
 from dra_driver.model.devices import Inventory
+from dra_driver.model.errors import ControlError, ControlTimeout
 from tests.builders import DRIVER, make_gpu, make_inventory, make_mig
-from tests.node_tree import healthy
+from tests.node_tree import KUBELET, healthy
 from tests.unit.doctor.conftest import Examine, Machine
 
 
@@ -63,22 +66,54 @@ def test_persistence_mode_is_told(tmp_path: Path, run: Examine, persistence: boo
 
 
 def test_driver_without_memory_limits_leaves_pods_unguarded_and_is_told(tmp_path: Path, run: Examine) -> None:
-    found = run(healthy(tmp_path), Machine(limits=False)).of("memory-limits")
+    found = run(healthy(tmp_path), Machine()).of("memory-limits")
 
-    assert found.status is Status.WARNING
-    assert found.facts["supported"] is False
+    assert (found.status, found.facts["supported"]) == (Status.WARNING, False)
+    assert found.message.startswith("observed, not enforced: the NVIDIA driver or the GPU does not know them")
     assert "R615" in found.remedy
 
 
-def test_memory_limits_need_driver_cgroups_and_hook(tmp_path: Path, run: Examine) -> None:
-    machine = Machine(limits=True)
-    machine.versions["nvidia-cdi-hook"] = "NVIDIA CDI Hook version 1.20.2\n"
-    whole = run(healthy(tmp_path), machine).of("memory-limits")
-    old_hook = run(healthy(tmp_path / "old"), Machine(limits=True)).of("memory-limits")
+def able() -> Machine:
+    """A machine that has all that enforced limits need."""
+    machine = Machine(limits=None)
+    machine.hooks = (*HOOKS, LIMITS)
+    return machine
 
-    assert (whole.status, whole.facts["supported"]) == (Status.OK, True)
-    assert old_hook.facts["supported"] is False
-    assert "nvidia-cdi-hook 1.19.1 cannot set them" in old_hook.message
+
+def test_memory_limits_are_enforced_with_driver_cgroups_and_hook(tmp_path: Path, run: Examine) -> None:
+    found = run(healthy(tmp_path), able()).of("memory-limits")
+
+    assert (found.status, found.facts["supported"]) == (Status.OK, True)
+
+
+def test_memory_limits_are_not_for_a_hook_program_without_them_whatever_its_version(
+    tmp_path: Path, run: Examine
+) -> None:
+    machine = Machine(limits=None)
+    machine.versions["nvidia-cdi-hook"] = "NVIDIA CDI Hook version 1.20.2\n"
+
+    found = run(healthy(tmp_path), machine).of("memory-limits")
+
+    assert found.facts["supported"] is False
+    assert "/usr/bin/nvidia-cdi-hook has no hook apply-cuda-memory-limits" in found.message
+
+
+@pytest.mark.parametrize(
+    ("tools", "reason"),
+    [
+        pytest.param({"hooks": HookMode.NONE}, "--cdi-hooks=none", id="no hooks"),
+        pytest.param({"hook_path": Path("/opt/nowhere")}, "there is no /opt/nowhere", id="path of nothing"),
+    ],
+)
+def test_memory_limits_are_not_where_no_hook_finishes_containers(
+    tmp_path: Path, run: Examine, tools: dict[str, object], reason: str
+) -> None:
+    changed = Tools(shared=Path(KUBELET, "plugins/gpu.nvidia.com"), own=(), **tools)  # type: ignore[arg-type]
+
+    found = run(healthy(tmp_path), able(), tools=changed).of("memory-limits")
+
+    assert found.facts["supported"] is False
+    assert reason in found.message
 
 
 def test_memory_limits_on_old_cgroups_are_none(tmp_path: Path, run: Examine) -> None:
@@ -86,21 +121,28 @@ def test_memory_limits_on_old_cgroups_are_none(tmp_path: Path, run: Examine) -> 
     tree.path("/sys/fs/cgroup/cgroup.controllers").unlink()
     tree.cgroups(1)
 
-    found = run(tree, Machine(limits=True))
+    found = run(tree, able())
 
     assert "cgroups are of version 1" in found.warnings["memory-limits"]
     assert "version 1" in found.warnings["cgroup"]
 
 
-def test_memory_limits_that_cannot_be_probed_are_unknown(tmp_path: Path, run: Examine) -> None:
-    found = run(healthy(tmp_path), Machine(limits="memory limits cannot be read: no permission")).of("memory-limits")
+def test_memory_limits_that_may_not_be_read_are_not_enforced_with_the_reason(tmp_path: Path, run: Examine) -> None:
+    found = run(healthy(tmp_path), Machine(limits=ControlError("no permission"))).of("memory-limits")
 
-    assert (found.status, found.facts["supported"]) == (Status.WARNING, None)
+    assert (found.status, found.facts["supported"]) == (Status.WARNING, False)
     assert "no permission" in found.message
 
 
+def test_memory_limits_of_a_silent_driver_are_unknown(tmp_path: Path, run: Examine) -> None:
+    found = run(healthy(tmp_path), Machine(limits=ControlTimeout("no answer within 10 s"))).of("memory-limits")
+
+    assert (found.status, found.facts["supported"]) == (Status.WARNING, None)
+    assert "no answer" in found.message
+
+
 def test_many_cards_are_told_in_one_line(tmp_path: Path, run: Examine) -> None:
-    found = run(healthy(tmp_path), Machine(make_inventory(8), limits=False))
+    found = run(healthy(tmp_path), Machine(make_inventory(8)))
 
     assert found.of("nvml").message == "driver 580.159.04, 8 x NVIDIA H200"
     assert "and 4 more" in found.of("memory-limits").message

@@ -157,3 +157,11 @@ def test_null_recorder_takes_everything() -> None:
     recorder.prepare_error("cdi")
     recorder.unprepare_error("cdi")
     recorder.prepared_devices({"gpu": 1})
+
+
+def test_memory_beyond_a_budget_is_counted_from_zero(recorder: PrometheusRecorder) -> None:
+    assert value(recorder, "memory_budget_exceeded_total") == 0
+
+    recorder.memory_budget_exceeded()
+
+    assert value(recorder, "memory_budget_exceeded_total") == 1

@@ -1,11 +1,13 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.model.devices import Device, DriverInfo
+from dra_driver.model.devices import Device, DriverInfo, MemoryLimits
 from dra_driver.ports import Json
+from dra_driver.sharing.shares import WHOLE, ConsumableShares, SharesMode
 from dra_driver.slices import build
 from dra_driver.slices.build import build_slices, slice_objects
 from tests.unit.slices.devices import DRIVER, H200, gpu, mig
@@ -230,3 +232,27 @@ def test_every_slice_tells_how_many_there_are() -> None:
     pool = build_slices([gpu(minor) for minor in range(129)], DRIVER, "node-1")
     counts = [item["spec"]["pool"]["resourceSliceCount"] for item in slice_objects(pool, "node-1", "uid-1", 1)]
     assert counts == [2, 2]
+
+
+# Memory limits.
+
+IN_TEN = ConsumableShares(SharesMode.COUNT, 10)
+
+
+def limits(device: Device, shares: ConsumableShares) -> Json | None:
+    """What a device says of memory limits."""
+    (pool_slice,) = build_slices([device], DRIVER, "node-1", {device.name: shares})
+    found: Json | None = pool_slice.devices[0]["attributes"].get("memoryLimits")
+    return found
+
+
+@pytest.mark.parametrize("known", list(MemoryLimits))
+def test_shared_gpu_says_what_becomes_of_memory_limits(known: MemoryLimits) -> None:
+    assert limits(replace(H200, memory_limits=known), IN_TEN) == {"string": known.value}
+
+
+def test_whole_gpu_mig_device_and_gpu_nobody_has_looked_at_say_nothing_of_memory_limits() -> None:
+    enforced = replace(H200, memory_limits=MemoryLimits.ENFORCED)
+    assert limits(enforced, WHOLE) is None
+    assert limits(mig(), IN_TEN) is None
+    assert limits(H200, IN_TEN) is None
