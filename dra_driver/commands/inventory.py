@@ -18,7 +18,8 @@ from dra_driver.slices.build import name_prefix, slice_objects
 _DESCRIPTION = """\
 Show what the driver sees on this node through NVML, or what a simulated node has. The GPUs' settings
 are only read. 'slices' prints the ResourceSlices that the driver would publish now, for kubectl apply:
-with the same settings of sharing, and with the claims that it has prepared here in mind."""
+with the same settings of sharing, and with the claims that it has prepared here in mind. Only the
+attribute memoryLimits is left out: the running driver finds it with the hook program that it has."""
 
 _EPILOG = """\
 examples:

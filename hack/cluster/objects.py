@@ -18,6 +18,7 @@ DRIVER_RIGHTS: Final = (
         "resources": ["resourceslices"],
         "verbs": [*_READ, "create", "update", "delete"],
     },
+    {"apiGroups": ["resource.k8s.io"], "resources": ["deviceclasses"], "verbs": ["get"]},
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
     {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
 )

@@ -28,5 +28,5 @@ Field cases (their table is in ``tests/cases``) that are proved here too, each b
     90  admin access changes nothing          selection: admin; time_slicing: monitor
 
 Of the cases on prepare, restart, slices, metrics and time slices these are not here: 29, where the driver reads a file;
-58 c and 59, as shares of a card are not built; 93, a guide.
+93, a guide.
 """

@@ -78,6 +78,13 @@ def from_template(template: str) -> Json:
     return {"resourceClaimTemplateName": template}
 
 
+def asking(name: str, resource: str = "nvidia.com/gpu") -> Json:
+    """A pod as ``pod`` makes it that asks for one of a resource, without a claim."""
+    found = pod(name)
+    found["spec"]["containers"][0]["resources"] = {"limits": {resource: "1"}}
+    return found
+
+
 def deployment(name: str, replicas: int, **claims: Json) -> Json:
     """A Deployment of such pods."""
     labels = {"app": name}
@@ -140,7 +147,8 @@ def runnable_here(text: str) -> list[Json]:
     """Objects of a shipped example, its containers with the image that is on the nodes."""
     objects = [document for document in yaml.safe_load_all(text) if document]
     for found in objects:
-        for each in found["spec"].get("containers", ()):
+        of_pod = found["spec"]["template"]["spec"] if found["kind"] == "Deployment" else found["spec"]
+        for each in of_pod.get("containers", ()):
             each |= {"image": gpu_report.NAME, "imagePullPolicy": "Never", "args": ["hold"]}
             each.pop("command", None)
     return objects

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import dra_driver.cluster
-from dra_driver.cluster.claims import ApiClaims
+from dra_driver.cluster.claims import ApiClaims, ApiClasses
 from dra_driver.cluster.events import ApiEvents
 from dra_driver.cluster.nodes import ApiNode
 from dra_driver.cluster.slices import ApiSlices
@@ -59,6 +59,7 @@ def asked_for() -> set[Right]:
     claims, slices = ApiClaims(connection), ApiSlices(connection, "node-a")
     claims.get(ClaimRef("ns", "claim", "u"))
     claims.list_allocated()
+    ApiClasses(connection).get("gpu.nvidia.com")
     slices.list()
     list(slices.watch("1", 1.0))
     slices.create(SLICE)
@@ -93,7 +94,7 @@ def test_every_class_that_talks_to_the_api_server_is_asked_here() -> None:
     (folder,) = dra_driver.cluster.__path__
     with_connection = re.compile(r"^class (\w+)(?:(?!^class ).)*?connection: Connection", re.MULTILINE | re.DOTALL)
     found = {name for file in Path(folder).glob("*.py") for name in with_connection.findall(file.read_text())}
-    assert found == {"ApiClaims", "ApiEvents", "ApiNode", "ApiSlices"}
+    assert found == {"ApiClaims", "ApiClasses", "ApiEvents", "ApiNode", "ApiSlices"}
 
 
 def test_events_are_granted_where_those_about_nodes_live() -> None:

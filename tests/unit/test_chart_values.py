@@ -62,6 +62,9 @@ ALL_SETTINGS: dict[str, Any] = {
     "gpuControl": "observe",
     "featureGates": {"TimeSlicingSettings": True, "ConsumableShares": True, "AllBeta": False},
     "consumableShares": 4,
+    "sharingProfile": {"rules": [{"match": {"minor": 0}, "shares": "disabled"}]},
+    "maxClientsPerGpu": 21,
+    "shareMemory": "even",
     "logVerbosity": 6,
 }
 
@@ -171,6 +174,8 @@ def test_kubernetes_before_1_34_is_refused() -> None:
         "kubeletPlugin.containers.gpus.healthCheckPort",
         "kubeletPlugin.metrics.httpEndpoint",
         "deviceClasses.extendedResource",
+        "sharingProfile.rule",
+        "deviceClasses.sharing.interval",
     ],
 )
 def test_misspelt_value_is_refused_by_its_name(path: str) -> None:
@@ -193,6 +198,12 @@ def test_misspelt_value_is_refused_by_its_name(path: str) -> None:
         ("cdiHooks", "all"),
         ("nvidiaCTKPath", "nvidia-ctk"),
         ("consumableShares", "0"),
+        ("maxClientsPerGpu", 0),
+        ("shareMemory", "all"),
+        ("sharingProfile.rules", {}),
+        ("deviceClasses.migProfiles", "1g.10gb"),
+        ("deviceClasses.sharing.strategy", "MPS"),
+        ("deviceClasses.sharing.timeSlicingConfig.interval", "Forever"),
         ("kubeletPlugin.updateStrategy.type", "Recreate"),
         ("kubeletPlugin.containers.gpus.healthcheckPort", 70000),
         ("logVerbosity", "high"),
@@ -250,7 +261,8 @@ def test_driver_reads_what_the_values_say() -> None:
         "device_nodes": read.device_nodes.value,
         "simulated_node": read.simulated_node,
         "gpu_control": read.gpu_control.value,
-        "shares": str(read.consumable_shares),
+        "shares": (str(read.consumable_shares), read.max_clients_per_gpu, str(read.sharing_profile)),
+        "share_memory": read.share_memory.value,
         "verbosity": read.verbosity,
         "pod_uid": bool(read.pod_uid),
     } == {
@@ -260,7 +272,8 @@ def test_driver_reads_what_the_values_say() -> None:
         "device_nodes": "require",
         "simulated_node": "h200x8",
         "gpu_control": "observe",
-        "shares": "4",
+        "shares": ("4", 21, "/etc/dra-driver-gpu/sharing/profile.yaml"),
+        "share_memory": "even",
         "verbosity": 6,
         "pod_uid": True,
     }

@@ -107,3 +107,13 @@ rollingUpdate:
   {{- end }}
 {{- end }}
 {{- end -}}
+
+{{/* The ConfigMap of the sharing profile. */}}
+{{- define "dra-driver-gpu.sharingProfile" -}}
+{{ include "dra-driver-gpu.fullname" . }}-sharing-profile
+{{- end -}}
+
+{{/* Where the driver reads it; its last part is the ConfigMap's key. */}}
+{{- define "dra-driver-gpu.sharingProfilePath" -}}
+/etc/dra-driver-gpu/sharing/profile.yaml
+{{- end -}}
