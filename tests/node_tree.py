@@ -139,4 +139,6 @@ def healthy(root: Path, layout: Layout = DRIVER_AS_ON_AL2023, os_release: str = 
     tree = NodeTree(root, os_release, layout).install().nodes().gpus().load_driver()
     tree.containerd().cgroups().kubelet()
     directory = "/usr/bin" if layout.driver_root == "/" else "/usr/local/nvidia/toolkit"
-    return tree.add(f"{directory}/nvidia-cdi-hook").add(f"{directory}/nvidia-ctk")
+    for name in ("nvidia-cdi-hook", "nvidia-ctk"):
+        tree.add(f"{directory}/{name}", "#!/bin/sh\n").path(f"{directory}/{name}").chmod(0o755)
+    return tree

@@ -33,6 +33,7 @@ def find(roots: DriverRoots, driver_version: str) -> Finds:
         },
         links=host_files.module_links(modules),
         sockets=host_files.sockets(root),
+        refused=scan.refused_files,
     )
 
 

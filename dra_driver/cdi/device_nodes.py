@@ -78,10 +78,12 @@ class DeviceNodes:
     def troubles(self, gpus: Mapping[str, int]) -> Mapping[str, Trouble]:
         """Host path -> what is wrong with it, of the nodes that claims on these GPUs need. Makes nothing.
 
+        A node that claims can do without must be right all the same where it is there.
+
         gpus: PCI address -> minor number. Raises CdiError when a node cannot be looked at.
         """
         dev, majors = _Dev(self._find_roots()), self._kernel.majors()
-        wanted = [known for known in COMMON_NODES if known.required]
+        wanted = [known for known in COMMON_NODES if known.required or dev.state(known.name) is not None]
         wanted.extend(gpu_node(minor, address) for address, minor in gpus.items())
         found = {dev.shown(known.name): self._trouble(dev, known, majors) for known in wanted}
         return {path: trouble for path, trouble in found.items() if trouble is not None}

@@ -216,4 +216,9 @@ class _Files:
 
 
 def _paths(finds: Finds) -> list[Path]:
-    return [*(library.file for library in finds.libraries), *finds.files.values(), *finds.sockets.values()]
+    return [
+        *(library.file for library in finds.libraries),
+        *finds.files.values(),
+        *finds.sockets.values(),
+        *finds.refused,
+    ]

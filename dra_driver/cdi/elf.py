@@ -57,8 +57,12 @@ def _soname(file: BinaryIO, segments: list[_Segment], dynamic: _Segment) -> str 
         if kind == _PT_LOAD and start <= address < start + length:
             raw = _at(file, offset + address - start, _MAX_NAME + 1).split(b"\0", 1)[0]
             name = raw.decode("ascii", "replace")
-            return name if name.isprintable() and name.isascii() and "/" not in name and name else None
+            return name if _is_file_name(name) else None
     return None
+
+
+def _is_file_name(name: str) -> bool:
+    return name not in ("", ".", "..") and name.isprintable() and name.isascii() and "/" not in name
 
 
 def _at(file: BinaryIO, offset: int, length: int) -> bytes:

@@ -6,7 +6,6 @@ the same path on the host; one that the host has is called where it lies.
 
 import filecmp
 import logging
-import os
 import re
 import shutil
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ from dra_driver.cdi.host_programs import HostProgram, ProgramFailed, Toolbox
 from dra_driver.cdi.spec import Hook
 from dra_driver.cdi.tool_search import hook_places, why_hooks_would_fail
 from dra_driver.cdi.tools import HOOK, Tools
+from dra_driver.cdi.workspace import workspace
 from dra_driver.model.errors import CdiError
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ LIMITS_STAGE: Final = "createRuntime"
 
 ENVIRONMENT: Final = ("NVIDIA_CTK_DEBUG=false",)
 PROBE_SECONDS: Final = 5.0
+_MODE: Final = 0o755
 
 _COMMAND = re.compile(r"^ {2,}([a-z][a-z0-9-]+)(?:, [a-z])?(?: {2,}|$)", re.MULTILINE)
 
@@ -90,7 +91,7 @@ class HookFinder:
         reasons = []
         if (own := places.own_program) is not None:
             try:
-                return self._asked(self._copied(own.seen))
+                return self._copied(own.seen)
             except (ProgramFailed, OSError) as error:
                 reasons.append(str(error))
         for program in places.host_programs:
@@ -124,17 +125,24 @@ class HookFinder:
             self._tell(f"{program.host_path} has no hook {', '.join(lacking)}: left out")
         return HookProgram(str(program.host_path), listed)
 
-    def _copied(self, own: Path) -> HostProgram:
-        """Never written in place: a container that starts meanwhile may be running it. Raises OSError."""
+    def _copied(self, own: Path) -> HookProgram:
+        """The copy of our program. Raises ProgramFailed, OSError.
+
+        Never written in place: a container that starts meanwhile may be running it. Asked before it takes the place
+        of one that may work.
+        """
         copy = self._tools.hook_copy
-        if not (copy.is_file() and os.access(copy, os.X_OK) and filecmp.cmp(own, copy, False)):
-            copy.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            fresh = copy.with_name(f".{HOOK}.{os.getpid()}")
+        if copy.is_file() and copy.stat().st_mode & _MODE == _MODE and filecmp.cmp(own, copy, False):
+            return self._asked(HostProgram(copy, copy))
+        copy.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        with workspace(self._tools.shared, HOOK) as directory:
+            fresh = directory / HOOK
             shutil.copyfile(own, fresh)
-            fresh.chmod(0o755)
+            fresh.chmod(_MODE)
+            asked = self._asked(HostProgram(fresh, copy))
             fresh.replace(copy)
-            log.info("%s copied to %s, for the container runtime to call", own, copy)
-        return HostProgram(copy, copy)
+        log.info("%s copied to %s, for the container runtime to call", own, copy)
+        return asked
 
     def _tell(self, text: str) -> None:
         """Once, however often containers are planned."""

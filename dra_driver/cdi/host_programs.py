@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 
 _LOADERS: Final = {"x86_64": "lib64/ld-linux-x86-64.so.2", "aarch64": "lib/ld-linux-aarch64.so.1"}
 _SHOWN: Final = 200
+_INITIAL_NAMESPACE: Final = "pid:[4026531836]"
+"""The host's, a constant of the kernel: in another one, process 1 is not the host's."""
+
 _LOGGED: Final = re.compile(r'^time="[^"]*" level=\w+ msg=')
 
 
@@ -92,8 +95,10 @@ class Toolbox:
 
     def _seen(self, host_path: Path) -> Path | None:
         root, seen_root = self._roots.driver_root, self._roots.container_driver_root
-        # Where the driver root is seen at its own path, this process most likely runs on the host itself.
-        if host_path.is_relative_to(self._shared) or (root == seen_root and os.path.isfile(host_path)):
+        # Where the driver root is seen at its own path, this process may run on the host itself.
+        if root == seen_root and (os.path.isfile(host_path) or _runs_on_host()):
+            return host_path
+        if host_path.is_relative_to(self._shared):
             return host_path
         if not host_path.is_relative_to(root):
             return None
@@ -101,8 +106,21 @@ class Toolbox:
         return resolve_inside(seen_root, relative) or seen_root / relative
 
 
+def _runs_on_host() -> bool:
+    """Whether ``/`` is the host's; False also where that cannot be told."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == _INITIAL_NAMESPACE and os.path.samefile("/", "/proc/1/root")
+    except OSError:
+        return False
+
+
+def in_one_line(output: str) -> str:
+    """What a program said, fit for an error's text: control characters and line ends are spaces."""
+    return " ".join("".join(c if c.isprintable() else " " for c in output).split())
+
+
 def _last_line(output: str) -> str:
     """What the program said last, less what the toolkit's log puts before it. Reasons come at the end of a line."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    lines = [line for raw in output.splitlines() if (line := in_one_line(raw))]
     said = _LOGGED.sub("", lines[-1]) if lines else "it said nothing"
     return said if len(said) <= _SHOWN else f"...{said[-_SHOWN:]}"

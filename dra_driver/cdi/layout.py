@@ -38,7 +38,7 @@ VOID_MOUNT: Final = Mount(
 class Finds:
     """What a driver root has of one driver version. Paths as seen here, each mapping from the container's path.
 
-    links: further links that containers need -> what they point to.
+    links: further links that containers need -> what they point to. refused: files that are no libraries, or not yet.
     """
 
     driver_version: str
@@ -46,6 +46,7 @@ class Finds:
     files: Mapping[str, Path] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
     sockets: Mapping[str, Path] = field(default_factory=dict)
+    refused: Sequence[Path] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,13 +72,14 @@ class LibraryScan:
     """What a driver root has of one driver version, each library once.
 
     directories: those looked into, resolved. other_versions: required libraries of another driver version that were met
-    on the way. refused: file name -> why it is no library for this machine.
+    on the way. refused: file name -> why it is no library for this machine; refused_files: the same as seen here.
     """
 
     libraries: list[Library] = field(default_factory=list)
     directories: list[Path] = field(default_factory=list)
     other_versions: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    refused_files: list[Path] = field(default_factory=list)
 
     def get(self, name: str) -> Library | None:
         """The library whose file has this name."""
@@ -144,6 +145,7 @@ def _scan_directory(scan: LibraryScan, directory: _Directory, suffix: str) -> No
                 found[name] = file, soname(file) or name
             except (NotALibrary, OSError) as error:
                 scan.refused.setdefault(name, str(error))
+                scan.refused_files.append(file)
     aliases = _aliases(directory, {name: file for name, (file, _) in found.items()}, links)
     for name in _one_of_each(found, aliases, scan.libraries):
         file, own = found[name]

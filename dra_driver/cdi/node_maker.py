@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dra_driver.cdi.host_programs import in_one_line
 from dra_driver.cdi.kernel_devices import NVIDIA, NVIDIA_MODESET, NVIDIA_UVM, KernelDevices, Permissions, major_of
+from dra_driver.cdi.workspace import workspace
 from dra_driver.hostfs import DriverRoots, find_binary
 from dra_driver.processes import ENVIRONMENT, Finished, run_limited
 
@@ -115,7 +117,7 @@ class NodeMaker:
             return f"{_TOOL} cannot be run: {error.strerror}; "
         if finished.code == 0:
             return ""
-        output = " ".join("".join(c if c.isprintable() else " " for c in finished.output).split())
+        output = in_one_line(finished.output)
         return f"{_TOOL} {finished.ending}{': ' if output else ''}{output[-_SHOWN_OUTPUT:]}; "
 
     def _with_mknod(self, known: Known, roots: DriverRoots) -> str:
@@ -146,9 +148,8 @@ class NodeMaker:
 
     def _put(self, path: Path, numbers: int, permissions: Permissions) -> None:
         """Others see the node whole or not at all: its mode and group go into CDI specs. Raises OSError."""
-        fresh = path.with_name(f".{path.name}.{os.getpid()}")
-        fresh.unlink(missing_ok=True)
-        try:
+        with workspace(path.parent, path.name) as directory:
+            fresh = directory / path.name
             try:
                 os.mknod(fresh, stat.S_IFCHR | permissions.mode, numbers)
             except PermissionError:
@@ -159,8 +160,6 @@ class NodeMaker:
                 os.chown(fresh, permissions.uid, permissions.gid)
                 fresh.chmod(permissions.mode)
             fresh.replace(path)
-        finally:
-            fresh.unlink(missing_ok=True)
 
 
 _ARGUMENTS: Final = {NVIDIA_UVM: ("-u", "-c", "0"), NVIDIA_MODESET: ("-m",)}

@@ -4,7 +4,7 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -13,32 +13,48 @@ from dra_driver.hostfs import resolve_inside
 Print = tuple[int, ...]
 """What tells one state of a path from another."""
 
-_TICK_NS: Final = 20_000_000
+_TICK_NS: Final = 10_000_000
 """A file system's clock may stand still for so long: two changes within a tick look like one."""
+
+_REST_NS: Final = 2 * _TICK_NS
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """How paths looked, and which were not there. A directory's print changes with every entry that comes or goes."""
+    """How paths looked, and which were not there. A directory's print changes with every entry that comes or goes.
+
+    since_ns: when looking began. stale: something changed while looking, so that it may have been seen half made.
+    """
 
     prints: Mapping[str, Print]
     absent: tuple[str, ...]
+    since_ns: int
+    stale: bool = False
 
     def holds(self) -> bool:
         """Whether all is as it was."""
-        return not any(os.access(path, os.F_OK) for path in self.absent) and all(
-            print_of(path) == before for path, before in self.prints.items()
+        return (
+            not self.stale
+            and not any(os.access(path, os.F_OK) for path in self.absent)
+            and all(print_of(path) == before for path, before in self.prints.items())
         )
 
     def and_of(self, files: Iterable[Path]) -> "Watch":
-        """This and the directories of files that were found, which links may have led to."""
-        parents = {str(file.parent) for file in files} - set(self.prints)
-        more = {path: found for path in sorted(parents) if (found := print_of(path)) is not None}
-        return Watch({**self.prints, **more}, self.absent)
+        """This, files that were read, as they may be written in place, and their directories, which links led to.
+
+        Not the directories of sockets and of MPS: nobody searched there, and one of them is the busy ``/tmp``.
+        """
+        paths = {str(file) for file in files}
+        own = _prints(paths)
+        searched = {os.path.dirname(path) for path in paths if path not in own or own[path][_CHANGED]}
+        more = _prints((paths | searched) - set(self.prints))
+        now = time.time_ns()
+        late = any(self.since_ns - _TICK_NS <= seen[_CHANGED] <= now for seen in more.values())
+        return replace(self, prints={**self.prints, **more}, stale=self.stale or late)
 
     def and_copies(self, files: Iterable[Path]) -> "Watch":
         """This and files that were made while looking."""
-        return Watch({**self.prints, **_prints(map(str, files))}, self.absent)
+        return replace(self, prints={**self.prints, **_prints(map(str, files))})
 
 
 def watch(root: Path, places: Iterable[str], programs: Iterable[Path] = ()) -> Watch:
@@ -50,11 +66,11 @@ def watch(root: Path, places: Iterable[str], programs: Iterable[Path] = ()) -> W
     for program in programs:
         (there if os.access(program, os.F_OK) else absent).add(str(program))
     prints = _prints(there)
-    newest = max((found[2] for found in prints.values() if len(found) == _TIMED), default=0)
-    if 0 <= time.time_ns() - newest < _TICK_NS:
-        time.sleep(_TICK_NS / 1e9)
+    newest = max((found[_CHANGED] for found in prints.values()), default=0)
+    if 0 <= time.time_ns() - newest < _REST_NS:
+        time.sleep(_REST_NS / 1e9)
         prints = _prints(there)
-    return Watch(prints, tuple(sorted(absent)))
+    return Watch(prints, tuple(sorted(absent)), time.time_ns())
 
 
 def print_of(path: str) -> Print | None:
@@ -65,12 +81,13 @@ def print_of(path: str) -> Print | None:
         return None
     kind = stat.S_IFMT(found.st_mode)
     if kind in (stat.S_IFREG, stat.S_IFDIR) and not path.endswith("/nvidia-mps"):
-        return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
-    return (found.st_dev, found.st_ino, found.st_mode, found.st_rdev, found.st_gid)
+        # Not the time of the last write: it can be set, and a change of the mode leaves it as it is.
+        return (found.st_dev, found.st_ino, found.st_mode, found.st_ctime_ns, found.st_size)
+    return (found.st_dev, found.st_ino, found.st_mode, 0, found.st_rdev, found.st_gid)
 
 
-_TIMED: Final = 4
-"""Length of a print with a time in it."""
+_CHANGED: Final = 3
+"""Where in a print the time of the last change is, 0 if it does not matter."""
 
 
 def _prints(paths: Iterable[str]) -> dict[str, Print]:

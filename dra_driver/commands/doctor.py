@@ -1,6 +1,8 @@
 """``dra-driver doctor``: what is amiss on a node, and what to do about it. Reads only."""
 
 import argparse
+import os
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from dra_driver.doctor.examination import Subject, examine
 from dra_driver.doctor.findings import Finding, Status
 from dra_driver.doctor.host import Host
 from dra_driver.hostfs import DriverRoots
-from dra_driver.model.errors import SettingError
+from dra_driver.model.errors import DriverError, SettingError
 from dra_driver.settings import DeviceNodesMode, Settings
 from dra_driver.settings.roots import roots_in
 from dra_driver.settings.tools import tools
@@ -34,7 +36,7 @@ examples:
   dra-driver doctor --nvidia-driver-root /run/nvidia/driver --cdi-root /var/run/cdi
   dra-driver doctor --root /host -o json | jq '.findings[] | select(.status != "ok")'
 
-Exit codes: 0 no problems (there may be warnings), 1 problems, 2 wrong usage."""
+Exit codes: 0 no problems (there may be warnings), 1 problems or output that cannot be written, 2 wrong usage."""
 
 PROBLEMS = 1
 
@@ -71,18 +73,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the findings; 0 or 1. Raises SettingError for a folder that is none."""
+    """Print the findings; 0 or 1. Raises SettingError for a folder or scenario that is none, DriverError where nothing
+    can be written.
+    """
     read = settings.load(options, only=_SETTINGS)
     subject = _subject(read, options.root)
     findings = _examine(subject)
     counts = Counter(finding.status for finding in findings)
-    if options.output == "json":
-        write_json(_as_json(findings, counts, options.root or "/"))
-    else:
-        for finding in findings:
-            write(_line(finding))
-        write(f"{plural(counts[Status.PROBLEM], 'problem')}, {plural(counts[Status.WARNING], 'warning')}")
+    try:
+        if options.output == "json":
+            write_json(_as_json(findings, counts, options.root or "/"))
+        else:
+            for finding in findings:
+                write(_line(finding))
+            write(f"{plural(counts[Status.PROBLEM], 'problem')}, {plural(counts[Status.WARNING], 'warning')}")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _forget_output()
+        raise DriverError(f"standard output cannot be written: {error.strerror}") from error
     return PROBLEMS if counts[Status.PROBLEM] else 0
+
+
+def _forget_output() -> None:
+    """What is still to be written would fail once more when the interpreter ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _examine(subject: Subject) -> list[Finding]:
@@ -98,13 +116,19 @@ def _examine(subject: Subject) -> list[Finding]:
 
 
 def _subject(read: Settings, root: str | None) -> Subject:
+    if read.simulated_node:
+        from dra_driver.devices.simulated import SimulatedNode  # the scenario models, which real nodes do not need
+
+        SimulatedNode.load(read.simulated_node)
     if root is None:
         roots = settings.roots(read)
         host, toolkit = _own_host(read, roots), tools(read)
     else:
         folder = Path(root)
-        if not folder.is_dir():
-            raise SettingError(f"--root: found {root}, must be a folder that holds a host's /, e.g. /host")
+        if not root or not folder.is_dir():
+            raise SettingError(
+                f"--root: found {root or repr(root)}, must be a folder that holds a host's /, e.g. /host"
+            )
         host = Host(folder.absolute())
         roots, toolkit = roots_in(folder.absolute(), read), _tools_of(host, folder.absolute(), read)
     return Subject(
@@ -146,8 +170,17 @@ def _tools_of(host: Host, folder: Path, read: Settings) -> Tools:
 
 def _line(finding: Finding) -> str:
     status = finding.status.value.ljust(_WIDTH)
-    line = f"{status} {finding.check.ljust(_CHECK_WIDTH)} {finding.message}"
-    return f"{line}\n{' ' * (_WIDTH + 1)}{'->'.rjust(_CHECK_WIDTH)} {finding.remedy}" if finding.remedy else line
+    line = f"{status} {finding.check.ljust(_CHECK_WIDTH)} {_printable(finding.message)}"
+    if not finding.remedy:
+        return line
+    return f"{line}\n{' ' * (_WIDTH + 1)}{'->'.rjust(_CHECK_WIDTH)} {_printable(finding.remedy)}"
+
+
+def _printable(text: str) -> str:
+    """Names of files may have anything in them: bytes that are no text, and what a terminal obeys."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    encoding = sys.stdout.encoding or "utf-8"
+    return shown.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _as_json(findings: list[Finding], counts: Counter[Status], root: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What containerd's configuration says of CDI and of its default runtime: main file and imports, of any version."""
 
 import fnmatch
+import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -33,9 +34,15 @@ before the last one counted alone.
 _CONFIG_OF_NEWER: Final = 3
 """Version of a configuration that only such releases read."""
 
+_VERSION: Final = "version"
+
 
 class BadConfig(Exception):
-    """The configuration cannot be read; the text names the file."""
+    """The configuration cannot be read; the text names the file. remedy: what to do."""
+
+    def __init__(self, text: str, remedy: str = "mend the file: containerd reads it when it starts") -> None:
+        super().__init__(text)
+        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,7 @@ def read(host: Host, release: tuple[int, ...] | None) -> Containerd | None:
     if main is None:
         return None
     documents = list(_documents(host, main))
-    version = documents[0][1].get("version", 1)
+    version = documents[0][1].get(_VERSION, 1)
     newer = release[0] >= CDI_BY_DEFAULT if release else version >= _CONFIG_OF_NEWER
     section: dict[str, Any] = {}
     for _, document in documents:
@@ -81,28 +88,51 @@ def _documents(host: Host, main: Path) -> Iterator[tuple[Path, Mapping[str, Any]
     pending, done = [main], set()
     while pending:
         path = pending.pop(0)
-        if path in done:
+        # The file itself, since links give one file endlessly many paths.
+        seen = host.seen(path)
+        if seen in done:
             continue
-        done.add(path)
-        text = host.read(path)
-        if text is None:
-            raise BadConfig(f"{path} cannot be read")
-        try:
-            document = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise BadConfig(f"{path}: {error}") from error
+        done.add(seen)
+        document = _document(host, path)
         yield path, document
         imports = document.get("imports")
         pending.extend(_imported(host, path, imports if isinstance(imports, list) else []))
 
 
+def _document(host: Host, path: Path) -> Mapping[str, Any]:
+    text = host.read(path)
+    if text is None and path in host.unreadable:
+        raise BadConfig(f"{path} may not be read by this user", "run as root")
+    if text is None:
+        raise BadConfig(f"{path} is {'not there' if host.seen(path) is None else 'no file that can be read'}")
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadConfig(f"{path}: {error}") from error
+    version = document.get(_VERSION, 1)
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise BadConfig(f"{path}: {_VERSION}: found {version!r}, must be a number, e.g. {_CONFIG_OF_NEWER}")
+    return document
+
+
 def _imported(host: Host, parent: Path, patterns: list[Any]) -> Iterator[Path]:
     for pattern in patterns:
-        path = parent.parent / str(pattern)
-        if "*" not in path.name:
+        path = Path(os.path.normpath(parent.parent / str(pattern)))
+        if "*" in str(path):
+            yield from _matches(host, path)
+        else:
             yield path
-            continue
-        yield from (path.parent / name for name in host.names(path.parent) if fnmatch.fnmatchcase(name, path.name))
+
+
+def _matches(host: Host, pattern: Path) -> list[Path]:
+    """What is there by a pattern, whose stars may stand in folders too."""
+    found = [Path("/")]
+    for part in pattern.parts[1:]:
+        if "*" in part:
+            found = [path / name for path in found for name in host.names(path) if fnmatch.fnmatchcase(name, part)]
+        else:
+            found = [path / part for path in found if host.seen(path / part) is not None]
+    return found
 
 
 def _section(document: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from dra_driver.cdi.device_nodes import DeviceNodes
 from dra_driver.cdi.tools import Tools
 from dra_driver.doctor.driver import Driver, check_device_nodes, check_driver, look
-from dra_driver.doctor.findings import Finding, ok, warning
+from dra_driver.doctor.findings import Finding, ok, remedy_for, warning
 from dra_driver.doctor.gpus import Probes, ask, check_memory_limits, check_persistence
 from dra_driver.doctor.host import Host
 from dra_driver.doctor.kubelet import check_directories, check_publishers
@@ -19,6 +19,7 @@ from dra_driver.model.errors import CdiError
 from dra_driver.model.texts import listed
 
 _SHOWN = 4
+_MEND = "see what is in the place of that file: the kernel and the driver do not put it there"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ def examine(subject: Subject, probes: Probes | None) -> list[Finding]:
         try:
             findings = _hardware(subject, probes)
         except CdiError as error:
-            findings = [warning("driver", f"cannot be examined: {error}", "run as root")]
+            findings = [warning("driver", f"cannot be examined: {error}", remedy_for(error, _MEND))]
     findings += check_runtime(host, subject.cdi_root, probes)
     findings += check_cdi_root(host, subject.cdi_root)
     findings += check_cgroups(host)

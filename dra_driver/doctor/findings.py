@@ -27,6 +27,11 @@ class Finding:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
+def remedy_for(error: Exception, otherwise: str) -> str:
+    """What to do about a file that could not be looked at: rights help only who lacks them."""
+    return "run as root" if isinstance(error.__cause__, PermissionError) else otherwise
+
+
 def ok(check: str, message: str, **facts: Any) -> Finding:
     """A finding that needs nothing done."""
     return Finding(check=check, status=Status.OK, message=message, facts=facts)

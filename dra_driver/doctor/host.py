@@ -31,9 +31,12 @@ class Host:
         root = Path("/") if self._is_here(path) else self.root
         if root is None:
             return None
-        found = resolve_inside(root, path)
+        try:
+            found = resolve_inside(root, path)
+        except ValueError:  # a NUL in a path that some file names
+            return None
         if found is None:
-            self._note_if_forbidden(root, path)
+            self.note_if_forbidden(root, path, path)
         return found
 
     def sees(self, path: Path) -> bool:
@@ -80,18 +83,28 @@ class Host:
     def sockets(self, directory: Path) -> list[str]:
         """Names of the sockets in a directory, sorted."""
         seen = self.seen(directory)
-        return [name for name in self.names(directory) if seen is not None and _is_socket(seen / name)]
+        return [name for name in self.names(directory) if seen is not None and self._is_socket(directory, seen / name)]
 
     def _is_here(self, path: Path) -> bool:
         return any(path.is_relative_to(directory) for directory in self.here)
 
-    def _note_if_forbidden(self, root: Path, path: Path) -> None:
+    def note_if_forbidden(self, root: Path, path: Path | str, host_path: Path) -> None:
+        """Note the host path as unreadable if this process may not even look whether root/path is there."""
         try:
             os.lstat(root / str(path).lstrip("/"))
         except PermissionError:
-            self.unreadable.add(path)
+            self.unreadable.add(host_path)
         except OSError:
             return
+
+    def _is_socket(self, directory: Path, seen: Path) -> bool:
+        try:
+            return stat.S_ISSOCK(seen.lstat().st_mode)
+        except PermissionError:
+            self.unreadable.add(directory)
+            return False
+        except OSError:
+            return False
 
     @property
     def is_this_machine(self) -> bool:
@@ -100,13 +113,6 @@ class Host:
             return True
         own, theirs = _text(Path("/", _BOOT_ID)), self.read(Path("/", _BOOT_ID))
         return bool(own) and theirs is not None and theirs.strip() == own
-
-
-def _is_socket(path: Path) -> bool:
-    try:
-        return stat.S_ISSOCK(path.lstat().st_mode)
-    except OSError:
-        return False
 
 
 def _text(path: Path) -> str:

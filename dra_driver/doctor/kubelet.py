@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from dra_driver.doctor.findings import Finding, ok, problem, warning
 from dra_driver.doctor.host import Host
+from dra_driver.model.texts import listed
 from dra_driver_api.names import DRIVER_NAME
 
 STATE_FILE: Final = "state.db"
@@ -18,6 +19,7 @@ OTHER_STATE_FILE: Final = "checkpoint.json"
 _KUBELET_ROOTS: Final = ("/var/lib/kubelet", "/var/lib/k0s/kubelet", "/var/snap/microk8s/common/var/lib/kubelet")
 _REGISTRY: Final = "plugins_registry"
 _PLUGINS: Final = "plugins"
+_SHOWN: Final = 4
 _DEVICE_PLUGINS: Final = "device-plugins"
 _CHECKPOINT: Final = "kubelet_internal_checkpoint"
 _RESOURCE_PREFIX: Final = "nvidia.com/"
@@ -61,7 +63,12 @@ def check_publishers(host: Host, registry: Path, plugins: Path) -> Iterator[Find
     """Who offers this node's GPUs: one at a time may."""
     others = [*_device_plugin(host, plugins), *_bottlerocket_driver(host), *_other_dra_driver(host, registry, plugins)]
     yield from others
-    if not others:
+    watched = (_kubelet_root(plugins) / _DEVICE_PLUGINS, registry, plugins, Path(_BOTTLEROCKET_MARKER))
+    closed = sorted(str(path) for path in host.unreadable if any(map(path.is_relative_to, watched)))
+    if not others and closed:
+        text = f"whether anybody offers GPUs here cannot be seen: this user may not read {listed(closed, _SHOWN)}"
+        yield warning("publishers", text, "run as root", registrations=_registrations(host, registry))
+    elif not others:
         sockets = _registrations(host, registry)
         who = f"this driver alone is registered ({sockets[0]})" if sockets else "nobody offers GPUs here at present"
         yield ok("publishers", who, registrations=sockets)

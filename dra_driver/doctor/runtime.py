@@ -29,7 +29,7 @@ def check_runtime(host: Host, cdi_root: Path, probes: Probes | None) -> Iterator
     try:
         config = containerd.read(host, release)
     except containerd.BadConfig as error:
-        yield warning("containerd", str(error), "run as root, and mend the file: containerd reads it when it starts")
+        yield warning("containerd", str(error), error.remedy)
         return
     if config is None:
         yield _without_config(host, program, release, cdi_root)

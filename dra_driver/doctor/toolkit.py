@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dra_driver.cdi.hook_program import NEEDED, subcommands
 from dra_driver.cdi.host_programs import HostProgram, Toolbox
 from dra_driver.cdi.tool_search import (
     HOST_DIRECTORIES,
@@ -23,6 +24,7 @@ from dra_driver.hostfs import DriverRoots
 
 _HOOK_FREE: Final = "so containers are set up without hooks: libraries are mounted where loaders look"
 _ITSELF: Final = "so the driver finds its files itself"
+_STARTS: Final = (b"\x7fELF", b"#!")
 
 Version = tuple[int, ...] | None
 
@@ -56,8 +58,15 @@ def check_toolkit(
     places = hook_places(toolbox, tools)
     if tools.hook_path is not None:
         return _with_given(host, tools.hook_path, toolbox, tools, probes)
-    if (program := next(places.programs, None)) is not None:
-        return _with_hooks(_hook(host, places, program, tools, probes), toolbox, tools, probes), program
+    reasons: dict[Path, str] = {}  # by file, to which several paths may lead
+    for program in places.programs:
+        why = _why_no_hooks_of(program, program in places.own, probes)
+        if not why:
+            return _with_hooks(_hook(host, places, program, tools, probes), toolbox, tools, probes), program
+        reasons.setdefault(program.seen, why)
+    if reasons:
+        why = "; ".join(reasons.values())
+        return _without_hooks(why, "install NVIDIA's container toolkit anew", tools), why
     why = f"there is no {HOOK} in {places.searched}"
     return _without_hooks(why, _remedy(host), tools), why
 
@@ -74,6 +83,9 @@ def _with_given(
         text = f"--nvidia-cdi-hook-path: there is no {path} on this host"
         return problem("toolkit", text, "correct the path, or leave the setting out", **_facts(None, None)), text
     program = HostProgram(seen, path)
+    if why := _why_no_hooks_of(program, False, probes):
+        text = f"--nvidia-cdi-hook-path: {why}"
+        return problem("toolkit", text, "correct the path, or leave the setting out", **_facts(None, None)), text
     return _with_hooks(_Used(path, _version(program, probes)), toolbox, tools, probes), program
 
 
@@ -82,14 +94,24 @@ def _with_hooks(hook: _Used, toolbox: Toolbox, tools: Tools, probes: Probes | No
     if tools.edits is EditsSource.BUILTIN:
         return ok("toolkit", f"{HOOK} {hook}; --cdi-edits=builtin, {_ITSELF}", **_facts(hook, None))
     places = generator_places(toolbox, tools)
-    program = next(places.programs, None)
-    if program is not None:
+    reasons: dict[Path, str] = {}
+    for program in places.programs:
+        if why := _why_not_run(program):
+            reasons.setdefault(program.seen, why)
+            continue
         generator = _Used(program.host_path, _version(program, probes))
         return ok("toolkit", f"{HOOK} {hook}; {GENERATOR} {generator}", **_facts(hook, generator))
+    why = "; ".join(reasons.values()) or f"there is no {tools.ctk_path or f'{GENERATOR} in {places.searched}'}"
     if tools.edits is EditsSource.NVIDIA_CTK:
-        text = f"--cdi-edits={GENERATOR}: there is no {GENERATOR} in {places.searched}"
+        text = f"--cdi-edits={GENERATOR}: {why}"
         remedy = "install NVIDIA's container toolkit, set --nvidia-ctk-path, or set --cdi-edits=builtin"
         return problem("toolkit", text, remedy, **_facts(hook, None))
+    if tools.ctk_path is not None:
+        text = f"{HOOK} {hook}; --nvidia-ctk-path: {why}, {_ITSELF}"
+        return warning("toolkit", text, "correct the path, or leave the setting out", **_facts(hook, None))
+    if reasons:
+        text = f"{HOOK} {hook}; {why}, {_ITSELF}"
+        return warning("toolkit", text, "install NVIDIA's container toolkit anew", **_facts(hook, None))
     return ok("toolkit", f"{HOOK} {hook}; {GENERATOR} is not there, {_ITSELF}", **_facts(hook, None))
 
 
@@ -119,6 +141,34 @@ def _hook(host: Host, places: Places, program: HostProgram, tools: Tools, probes
     if program not in places.own:
         return _Used(program.host_path, version)
     return _Used(tools.hook_copy, version, None if program.seen == host.seen(tools.hook_copy) else program.seen)
+
+
+def _why_no_hooks_of(program: HostProgram, own: bool, probes: Probes | None) -> str:
+    """Why the driver would not call this nvidia-cdi-hook, as far as it may be asked; '' if nothing is known."""
+    # Our own is copied, and the copy made executable.
+    if why := _why_not_run(program, own):
+        return why
+    if probes is None or _why_not_run(program):
+        return ""
+    text = probes.help_text(program)
+    listed = subcommands(text)
+    missing = [name for name in NEEDED if name not in listed]
+    if not missing:
+        return ""
+    return f"{program.host_path} " + (f"has no hook {' and '.join(missing)}" if text else "cannot be run with --help")
+
+
+def _why_not_run(program: HostProgram, copied: bool = False) -> str:
+    """What of the file itself keeps a program from running; '' if nothing does, or it may not be read."""
+    try:
+        executable = copied or program.seen.stat().st_mode & 0o111
+        with program.seen.open("rb") as file:
+            start = file.read(max(map(len, _STARTS)))
+    except OSError:
+        return ""
+    if not executable:
+        return f"{program.host_path} is not executable"
+    return "" if start.startswith(_STARTS) else f"{program.host_path} is no program: neither an ELF file nor a script"
 
 
 def _version(program: HostProgram, probes: Probes | None) -> Version:

@@ -12,7 +12,9 @@ def tools(settings: Settings) -> Tools:
     edits, hooks = settings.cdi_edits, settings.cdi_hooks
     if settings.simulated_node:
         edits = EditsSource.BUILTIN if edits is EditsSource.AUTO else edits
-        hooks = HookMode.NONE if hooks is HookMode.AUTO else hooks
+        # NVIDIA's edits need hooks: who asks for the one asks for the other.
+        if hooks is HookMode.AUTO and edits is not EditsSource.NVIDIA_CTK:
+            hooks = HookMode.NONE
     return Tools(
         shared=settings.plugin_directory,
         edits=edits,

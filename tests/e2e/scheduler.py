@@ -35,9 +35,10 @@ _EACH_S: Final = 2.0
 def looking_again(api: Api) -> Iterator[None]:
     """Has pods that wait for devices tried again each two seconds as long as the block takes.
 
-    While kube-scheduler (1.36.3 and 1.37.2) writes a claim's allocation, it adds the capacities of that claim twice: once
-    as in flight, once as seen (GatherAllocatedState). A pod that is tried just then is told that the shares of a device
-    are used up, and is tried again after five minutes, unless a claim is deallocated or a class or slice changes.
+    While kube-scheduler (1.36.3 and 1.37.2) writes a claim's allocation, it adds the capacities of that claim twice:
+    once as in flight, once as seen (GatherAllocatedState). A pod that is tried just then is told that the shares of a
+    device are used up, and is tried again after five minutes, unless a claim is deallocated, or a class or a slice
+    changes.
     """
     stop = threading.Event()
     thread = threading.Thread(target=_touch, args=(api, stop), name="looking-again")

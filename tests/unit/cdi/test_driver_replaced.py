@@ -83,6 +83,19 @@ def test_half_installed_driver_is_no_driver(host: Host) -> None:
     assert _library(VERSION) in host.hosts()
 
 
+@pytest.mark.parametrize("half", [b"", b"\x7fELF" + bytes(4)])
+def test_library_that_was_half_written_is_taken_when_it_is_whole(host: Host, half: bytes) -> None:
+    library = host.tree.library("libnvidia-ptxjitcompiler")
+    whole = library.read_bytes()
+    library.write_bytes(half)
+    path = _library(VERSION).replace("libcuda", "libnvidia-ptxjitcompiler")
+    assert path not in host.hosts()
+
+    library.write_bytes(whole)
+
+    assert path in host.hosts()
+
+
 def test_upgrade_is_refused_in_between_and_then_gives_the_new_drivers_files_alone(host: Host) -> None:
     assert _library(VERSION) in host.hosts()
     host.tree.install(NEXT)

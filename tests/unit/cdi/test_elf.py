@@ -26,7 +26,7 @@ def test_library_without_a_soname_has_none(tmp_path: Path) -> None:
     assert soname(_write(tmp_path / "lib", without)) is None
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "a\nb", "\xe4"])
+@pytest.mark.parametrize("name", ["../../etc/passwd", ".", "..", "a\nb", "\xe4"])
 def test_soname_that_is_no_file_name_is_none(tmp_path: Path, name: str) -> None:
     library = LIBRARY.replace(b"libcuda.so.1", name.encode("latin-1").ljust(12, b"\0")[:12] + b"\0" * (len(name) - 12))
 

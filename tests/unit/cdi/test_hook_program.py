@@ -1,3 +1,4 @@
+import errno
 import logging
 import os
 from pathlib import Path
@@ -65,7 +66,67 @@ def test_same_program_is_not_copied_again(node: Node) -> None:
 
     node.finder().find()
 
-    assert (node.shared / "nvidia-cdi-hook").stat() == before
+    after = (node.shared / "nvidia-cdi-hook").stat()
+    assert (after.st_ino, after.st_ctime_ns) == (before.st_ino, before.st_ctime_ns)
+
+
+def test_broken_program_of_an_image_does_not_take_the_place_of_a_good_copy(node: Node) -> None:
+    fake_tools.hook(node.image)
+    node.finder().find()
+    copy = node.shared / "nvidia-cdi-hook"
+    good = copy.read_bytes()
+
+    fake_tools.program(node.image, "#!/bin/sh\nexit 1\n")
+    with pytest.raises(NoHookProgram, match=f"^{copy} failed with exit code 1"):
+        node.finder().find()
+
+    assert copy.read_bytes() == good
+    assert [path.name for path in node.shared.iterdir()] == ["nvidia-cdi-hook"]
+
+
+def test_copy_that_fails_leaves_nothing_behind(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill_disk(source: Path, target: Path) -> None:
+        target.write_bytes(b"#!/bin")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    fake_tools.hook(node.image)
+    monkeypatch.setattr("shutil.copyfile", fill_disk)
+
+    with pytest.raises(NoHookProgram, match="No space left on device"):
+        node.finder().find()
+    assert list(node.shared.iterdir()) == []
+
+
+def test_directory_in_the_place_of_the_copy_is_told_and_nothing_left_behind(node: Node) -> None:
+    fake_tools.hook(node.image)
+    (node.shared / "nvidia-cdi-hook").mkdir(parents=True)
+
+    with pytest.raises(NoHookProgram, match="Is a directory"):
+        node.finder().find()
+    assert [path.name for path in node.shared.iterdir()] == ["nvidia-cdi-hook"]
+
+
+def test_what_earlier_runs_left_is_swept(node: Node) -> None:
+    fake_tools.hook(node.image)
+    (node.shared / ".nvidia-cdi-hook.abc").mkdir(parents=True)
+    (node.shared / ".nvidia-cdi-hook.abc/nvidia-cdi-hook").touch()
+    (node.shared / ".nvidia-cdi-hook.1").touch()
+    (node.shared / "checkpoint.db").touch()
+
+    node.finder().find()
+
+    assert {path.name for path in node.shared.iterdir()} == {"nvidia-cdi-hook", "checkpoint.db"}
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o700, 0])
+def test_copy_that_lost_its_mode_is_made_anew(node: Node, mode: int) -> None:
+    fake_tools.hook(node.image)
+    copy = Path(node.finder().find().path)
+    copy.chmod(mode)
+
+    node.finder().find()
+
+    assert copy.stat().st_mode & 0o777 == 0o755
 
 
 def test_hosts_program_is_called_where_it_lies(node: Node) -> None:
@@ -145,6 +206,23 @@ def test_given_program_is_asked_by_a_driver_that_runs_on_the_host_itself(tmp_pat
     found = HookFinder(Toolbox(roots, tools.shared), tools).find()
 
     assert (found.path, "enable-cuda-compat" in found.subcommands) == (str(given), False)
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+def test_given_program_that_is_missing_is_told_from_one_that_cannot_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_host: bool
+) -> None:
+    root = tmp_path / "driver"
+    roots = DriverRoots(driver_root=root, dev_root=root, container_driver_root=root, container_dev_root=root)
+    monkeypatch.setattr("dra_driver.cdi.host_programs._runs_on_host", lambda: on_host)
+    tools = Tools(shared=tmp_path / "plugins", hook_path=Path("/nope"), own=())
+    finder = HookFinder(Toolbox(roots, tools.shared), tools)
+
+    if on_host:
+        with pytest.raises(CdiError, match="found /nope, there is no such program"):
+            finder.find()
+    else:
+        assert finder.find().path == "/nope"
 
 
 def test_hook_that_a_program_lacks_is_told_in_one_line(node: Node, caplog: pytest.LogCaptureFixture) -> None:

@@ -132,6 +132,16 @@ def test_simulated_node_gets_a_placeholder_where_nodes_cannot_be_made(
     assert node.path(GPU).is_file()
 
 
+def test_nodes_half_made_by_earlier_runs_are_swept(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    _forbid(monkeypatch, errno.EPERM)
+    (node.root / "dev/.nvidia0.left").mkdir()
+    (node.root / f"dev/.nvidia0.{os.getpid()}").touch()
+
+    assert node.make(NodeMaker(node.facts(), placeholders=True), GPU) == ""
+
+    assert os.listdir(node.root / "dev") == ["nvidia0"]
+
+
 def _forbid(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     def refuse(*arguments: object, **more: object) -> None:
         raise OSError(code, os.strerror(code)) if code != errno.EPERM else PermissionError(code, os.strerror(code))

@@ -1,5 +1,6 @@
 """Which programs are used for containers, as the settings say and the node allows; and how often they are run."""
 
+import argparse
 import logging
 import threading
 from collections.abc import Callable
@@ -8,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver import settings
 from dra_driver.cdi.driver_files import DriverFiles
 from dra_driver.cdi.spec import Edits
 from dra_driver.cdi.tools import EditsSource, HookMode, Tools
 from dra_driver.model.errors import CdiError
+from dra_driver.settings.tools import tools
 from tests.driver_tree import VERSION, DriverTree, driver_files
 from tests.unit.cdi import fake_tools
 
@@ -171,7 +174,26 @@ def _copy_removed(node: Node) -> None:
     (node.tools.shared / "nvidia-cdi-hook").unlink()
 
 
-@pytest.mark.parametrize("change", [_new_library, _new_config, _new_generator, _new_hook, _copy_removed])
+def _copy_lost_its_mode(node: Node) -> None:
+    (node.tools.shared / "nvidia-cdi-hook").chmod(0o644)
+
+
+def _library_written_in_place(node: Node) -> None:
+    node.tree.library("libcuda").write_bytes(node.tree.library("libcuda").read_bytes())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _new_library,
+        _new_config,
+        _new_generator,
+        _new_hook,
+        _copy_removed,
+        _copy_lost_its_mode,
+        _library_written_in_place,
+    ],
+)
 def test_programs_are_run_again_when_files_change(node: Node, change: Callable[[Node], None]) -> None:
     files = node.with_hook().with_ctk().files()
     files.common(VERSION)
@@ -215,6 +237,32 @@ def test_toolkit_that_comes_later_is_used_from_then_on(node: Node) -> None:
     assert _described(files.common(VERSION)) == (1, True)
 
 
+def test_hosts_program_that_is_made_executable_later_is_used_from_then_on(node: Node) -> None:
+    program = fake_tools.hook(node.tree.path("usr/bin/nvidia-cdi-hook"))
+    program.chmod(0o644)
+    files = node.files()
+    assert _described(files.common(VERSION)) == (0, False)
+
+    program.chmod(0o755)
+
+    assert _described(files.common(VERSION)) == (5, False)
+
+
+def test_edits_that_break_rules_are_done_without(node: Node) -> None:
+    document = fake_tools.generated(node.tree)
+    document["containerEdits"]["hooks"][0]["hookName"] = "whenever"
+    fake_tools.ctk(node.with_hook().own / "nvidia-ctk", document)
+
+    assert _described(node.files().common(VERSION)) == (5, False)
+
+
+def test_given_generator_that_is_not_there_is_an_error_also_with_auto(node: Node) -> None:
+    node.with_hook().tools = replace(node.tools, ctk_path=Path("/nope"))
+
+    with pytest.raises(CdiError, match=r"^--nvidia-ctk-path \(NVIDIA_CTK_PATH\): found /nope, there is no such"):
+        node.files().common(VERSION)
+
+
 def test_claims_that_wait_for_a_failing_program_share_its_failure(node: Node) -> None:
     runs = 4
     fake_tools.program(
@@ -239,3 +287,21 @@ def test_claims_that_wait_for_a_failing_program_share_its_failure(node: Node) ->
     assert len(failures) == runs
     assert set(failures) == {failures[0]}
     assert node.ctk_runs() < runs
+
+
+@pytest.mark.parametrize(
+    ("flags", "edits", "hooks"),
+    [
+        ([], EditsSource.BUILTIN, HookMode.NONE),
+        (["--cdi-edits=nvidia-ctk"], EditsSource.NVIDIA_CTK, HookMode.AUTO),
+        (["--cdi-hooks=nvidia-cdi-hook"], EditsSource.BUILTIN, HookMode.NVIDIA_CDI_HOOK),
+    ],
+)
+def test_simulated_node_uses_what_is_asked_for_and_what_that_needs(
+    flags: list[str], edits: EditsSource, hooks: HookMode
+) -> None:
+    parser = argparse.ArgumentParser()
+    settings.add_options(parser)
+    found = tools(settings.load(parser.parse_args(["--simulated-node=h200x2", *flags]), {"NODE_NAME": "node-a"}))
+
+    assert (found.edits, found.hooks) == (edits, hooks)

@@ -1,3 +1,5 @@
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from dra_driver.cdi.layout import FileEdits
 from dra_driver.cdi.spec import VOID, Env, Hook
 from dra_driver.cdi.toolkit import Generator, NoToolkit
 from dra_driver.cdi.tools import Tools
+from dra_driver.model.errors import CdiError
 from tests.driver_tree import GPU_OPERATOR, VERSION, DriverTree, driver_tree
 from tests.unit.cdi import fake_tools
 
@@ -120,8 +123,13 @@ def test_given_generator_is_the_only_one_asked(tmp_path: Path, tree: DriverTree)
     node = Node(tmp_path, tree)
     fake_tools.ctk(tree.path("usr/bin/nvidia-ctk"), fake_tools.generated(tree))
 
-    with pytest.raises(NoToolkit, match=r"^there is no nvidia-ctk in /opt$"):
+    with pytest.raises(CdiError, match=r"^--nvidia-ctk-path \(NVIDIA_CTK_PATH\): found /opt/nvidia-ctk, there is no"):
         node.generate(Path("/opt/nvidia-ctk"))
+
+
+def test_missing_generator_is_told_with_the_places(node: Node) -> None:
+    with pytest.raises(NoToolkit, match=f"^there is no nvidia-ctk in {node.image.parent}$"):
+        node.generate()
 
 
 def _with_mount(document: dict[str, Any], host_path: str) -> dict[str, Any]:
@@ -169,6 +177,135 @@ def test_document_that_is_none_is_refused(node: Node, document: Any) -> None:
     fake_tools.ctk(node.image, document)
 
     with pytest.raises(ProgramFailed, match="gave no CDI spec that can be read"):
+        node.generate()
+
+
+Edits = dict[str, Any]
+
+
+def _mount(**other: Any) -> Callable[[Edits], None]:
+    """A mount of nvidia-smi with something else about it."""
+
+    def change(edits: Edits) -> None:
+        edits["mounts"].append({**edits["mounts"][2], "containerPath": "/usr/bin/other", **other})
+
+    return change
+
+
+def _set(key: str, value: Any) -> Callable[[Edits], None]:
+    return lambda edits: edits.__setitem__(key, value)
+
+
+def _hook(**other: Any) -> Callable[[Edits], None]:
+    return lambda edits: edits["hooks"][0].update(other)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        pytest.param(_mount(hostPath=None), "found None, must be printable text", id="no host path"),
+        pytest.param(_mount(hostPath=5), "found 5, must be printable text", id="host path a number"),
+        pytest.param(_mount(hostPath="/a\0b"), "must be printable text", id="host path with a NUL"),
+        pytest.param(_mount(hostPath="/" + 5000 * "a"), "which is not under", id="long host path outside"),
+        pytest.param(_mount(hostPath=""), "which is not under", id="empty host path"),
+        pytest.param(_mount(containerPath=5), "found 5, must be printable text", id="container path a number"),
+        pytest.param(_mount(containerPath="/" + 5000 * "a"), "gave the container's path /aaa", id="long"),
+        pytest.param(_mount(containerPath="usr/bin/x"), "container's path usr/bin/x, must be abs", id="relative"),
+        pytest.param(_mount(containerPath="/"), "gave the container's path /, must be", id="the container's root"),
+        pytest.param(_mount(containerPath="/usr/.."), r"container's path /usr/\.\., must be", id="root by two dots"),
+        pytest.param(_mount(containerPath="/usr/bin/nvidia-smi", options=[]), "two mounts for /usr/bin/nv", id="twice"),
+        pytest.param(_mount(options=None), "found None, must be a list", id="options null"),
+        pytest.param(_mount(options="ro"), "found 'ro', must be a list", id="options a text"),
+        pytest.param(_mount(options=[1, 2]), "found 1, must be printable text", id="options numbers"),
+        pytest.param(_set("env", ["A=\ud800"]), r"ud800', must be printable text", id="surrogate"),
+        pytest.param(_set("env", ["=x"]), r"breaks rules: containerEdits\.env\[0\]: found '=x'", id="no name"),
+        pytest.param(_set("env", None), "found None, must be a list", id="env null"),
+        pytest.param(_hook(hookName="whenever"), "breaks rules: .*hookName: found 'whenever'", id="no such stage"),
+        pytest.param(_hook(args="update-ldcache"), "must be a list", id="arguments a text"),
+        pytest.param(_hook(env=[5]), "found 5, must be printable text", id="hook's env a number"),
+        pytest.param(_set("hooks", []), "gave no call of the hook update-ldcache", id="no hooks"),
+        pytest.param(_set("hooks", None), "gave no CDI spec that can be read", id="hooks null"),
+    ],
+)
+def test_edits_that_would_fail_in_claims_are_refused_by_the_programs_name(
+    node: Node, change: Callable[[Edits], None], text: str
+) -> None:
+    document = fake_tools.generated(node.tree)
+    change(document["containerEdits"])
+    fake_tools.ctk(node.image, document)
+
+    with pytest.raises(ProgramFailed, match=f"^{node.image} .*{text}"):
+        node.generate()
+
+
+@pytest.mark.parametrize(
+    ("below", "reason"),
+    [("../../etc/passwd", "is not under"), ("usr/../bin", "is not under"), ("a" * 5000, "is not there")],
+)
+def test_path_that_leads_out_or_nowhere_is_refused(node: Node, below: str, reason: str) -> None:
+    fake_tools.ctk(node.image, _with_mount(fake_tools.generated(node.tree), f"{node.tree.root}/{below}"))
+
+    with pytest.raises(ProgramFailed, match=reason):
+        node.generate()
+
+
+def test_links_are_followed_inside_the_driver_root_only(node: Node) -> None:
+    node.tree.link("usr/bin/link", "/usr/bin/nvidia-smi")
+    fake_tools.ctk(node.image, _with_mount(fake_tools.generated(node.tree), f"{node.tree.root}/usr/bin/link"))
+
+    mounts = {mount.container_path: mount.host_path for mount in node.generate().mounts}
+
+    assert mounts["/x"] == "/run/nvidia/driver/usr/bin/nvidia-smi"
+
+
+@pytest.mark.parametrize("name", ["libcuda", "libnvidia-ml"])
+def test_library_that_is_none_is_refused(node: Node, name: str) -> None:
+    fake_tools.ctk(node.image, fake_tools.generated(node.tree))
+    node.tree.library(name).write_bytes(b"")
+    with pytest.raises(ProgramFailed, match=rf"gave .*/{name}\.so\.{VERSION}, which cannot be used: no ELF file"):
+        node.generate()
+
+    node.tree.library(name).unlink()
+    node.tree.library(name).mkdir()
+    with pytest.raises(ProgramFailed, match=rf"gave .*/{name}\.so\.{VERSION}, which is no file"):
+        node.generate()
+
+
+_OUTPUT = 'for a in "$@"; do case $a in --output=*) out=${a#*=};; esac; done\n'
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        pytest.param("", "No such file or directory", id="nothing"),
+        pytest.param('mkfifo "$out"\n', "not a regular file", id="pipe"),
+        pytest.param('mkdir "$out"; touch "$out/x"\n', "not a regular file", id="directory"),
+        pytest.param('ln -s /dev/zero "$out"\n', "symbolic links", id="link"),
+    ],
+)
+def test_output_that_is_no_file_is_refused_and_removed(node: Node, script: str, reason: str) -> None:
+    fake_tools.program(node.image, f"#!/bin/sh\n{_OUTPUT}{script}")
+
+    with pytest.raises(ProgramFailed, match=f"^{node.image}: .*{reason}"):
+        node.generate()
+    assert list(node.shared.iterdir()) == []
+
+
+def test_output_of_an_earlier_run_is_swept_and_not_read(node: Node) -> None:
+    (node.shared / ".nvidia-ctk.abc").mkdir(parents=True)
+    (node.shared / ".nvidia-ctk.abc/edits.json").write_text("{}")
+    (node.shared / f".nvidia-ctk.{os.getpid()}.json").write_text("{}")
+    fake_tools.program(node.image, "#!/bin/sh\n")
+
+    with pytest.raises(ProgramFailed, match="No such file"):
+        node.generate()
+    assert list(node.shared.iterdir()) == []
+
+
+def test_what_a_failing_generator_says_is_fit_for_an_event(node: Node) -> None:
+    fake_tools.program(node.image, "#!/bin/sh\nprintf 'a\\033[31mb\\000c\\n\\001\\n'; exit 1\n")
+
+    with pytest.raises(ProgramFailed, match=r"exit code 1: a \[31mb c$"):
         node.generate()
 
 

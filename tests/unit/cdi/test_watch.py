@@ -1,3 +1,4 @@
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "usr/lib64").mkdir(parents=True)
     (tmp_path / "lib64").symlink_to("/usr/lib64")
     (tmp_path / "usr/lib64/libcuda.so.1").touch()
+    (tmp_path / "nvidia-cdi-hook").write_text("old")
+    (tmp_path / "nvidia-cdi-hook").chmod(0o644)
     return tmp_path
 
 
@@ -40,11 +43,31 @@ def _make_program(root: Path) -> None:
     (root / "nvidia-ctk").touch()
 
 
+def _make_executable(root: Path) -> None:
+    (root / "nvidia-cdi-hook").chmod(0o755)
+
+
+def _write_in_place_with_the_time_of_before(root: Path) -> None:
+    before = (root / "nvidia-cdi-hook").stat()
+    (root / "nvidia-cdi-hook").write_text("new")
+    os.utime(root / "nvidia-cdi-hook", ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
 @pytest.mark.parametrize(
-    "change", [_add, _remove, _rename, _move_directory, _make_first_of_missing_directories, _make_program]
+    "change",
+    [
+        _add,
+        _remove,
+        _rename,
+        _move_directory,
+        _make_first_of_missing_directories,
+        _make_program,
+        _make_executable,
+        _write_in_place_with_the_time_of_before,
+    ],
 )
 def test_change_is_noticed(root: Path, change: Callable[[Path], None]) -> None:
-    before = watch(root, ["usr/lib64", "etc/vulkan/icd.d"], [root / "nvidia-ctk"])
+    before = watch(root, ["usr/lib64", "etc/vulkan/icd.d"], [root / "nvidia-ctk", root / "nvidia-cdi-hook"])
     assert before.holds()
 
     change(root)
@@ -72,6 +95,24 @@ def test_directory_that_a_link_led_to_is_watched_too(root: Path) -> None:
     assert not before.holds()
 
 
+def test_file_that_was_found_is_watched_for_what_is_written_into_it(root: Path) -> None:
+    library = root / "usr/lib64/libcuda.so.1"
+    before = watch(root, ["usr/lib64"]).and_of([library])
+    assert before.holds()
+
+    library.write_text("at last")
+
+    assert not before.holds()
+
+
+def test_file_that_was_written_while_it_was_read_may_have_been_read_in_part(root: Path) -> None:
+    library = root / "usr/lib64/libcuda.so.1"
+    before = watch(root, ["usr/lib64"])
+    library.write_text("at last")
+
+    assert not before.and_of([library]).holds()
+
+
 def test_other_directories_do_not_matter(root: Path) -> None:
     before = watch(root, ["usr/lib64", "etc/vulkan"])
 
@@ -92,3 +133,13 @@ def test_use_of_a_socket_or_of_the_mps_directory_is_no_change(root: Path, monkey
     (root / "socket").touch()
 
     assert before.holds()
+
+
+def test_directory_of_the_mps_directory_may_be_as_busy_as_it_likes(root: Path) -> None:
+    mps = root / "tmp/nvidia-mps"
+    mps.mkdir(parents=True)
+    seen = watch(root, ["usr/lib64", "tmp/nvidia-mps"]).and_of([mps])
+    (root / "tmp/somebody-elses").touch()
+    assert seen.holds()
+    mps.rmdir()
+    assert not seen.holds()

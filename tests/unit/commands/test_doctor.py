@@ -1,5 +1,8 @@
 import argparse
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +10,10 @@ import pytest
 
 from dra_driver import settings
 from dra_driver.commands.main import main
+from dra_driver.devices.simulated import SimulatedNode
+from dra_driver.model.errors import SettingError
 from dra_driver.settings.roots import roots_in
-from tests.node_tree import NodeTree
+from tests.node_tree import KUBELET, NodeTree
 from tests.unit.cdi import fake_tools
 
 ROOT_ENVIRONMENT = ("NVIDIA_DRIVER_ROOT", "HOST_DRIVER_ROOT", "CDI_ROOT", "SIMULATED_NODE")
@@ -181,10 +186,59 @@ def test_copy_in_a_folder_shows_that_the_drivers_image_has_the_hook_program(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = "/var/lib/kubelet/plugins/gpu.nvidia.com/nvidia-cdi-hook"
-    tree = NodeTree(tmp_path / "host").gpus().load_driver().install().add("/usr/bin/nvidia-cdi-hook").add(copy)
+    tree = NodeTree(tmp_path / "host").gpus().load_driver().install().add(copy, "#!/bin/sh\n")
+    fake_tools.hook(tree.path("/usr/bin/nvidia-cdi-hook"))
     fake_tools.program(tmp_path / "bin/nvidia-ctk", "#!")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin")
 
     facts = _toolkit(capsys, f"--root={tree.root}")
 
     assert (facts["hook"], facts["generator"]) == (copy, None)
+
+
+@pytest.mark.parametrize("directory", ["device-plugins/nvidia", "plugins_registry/gpu.nvidia.com"])
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_socket_whose_name_is_no_text_is_shown(
+    tree: NodeTree, capsys: pytest.CaptureFixture[str], directory: str, output: str
+) -> None:
+    socket = tree.socket(f"{KUBELET}/{directory}").path(f"{KUBELET}/{directory}")
+    os.rename(socket, os.fsencode(socket) + b"-\xff\x1b.sock")
+
+    assert main(["doctor", "--root", str(tree.root), "-o", output]) == 1
+
+    assert f"{directory}-\\udcff\\" in capsys.readouterr().out
+
+
+def test_name_that_the_terminal_cannot_show_is_escaped(tree: NodeTree) -> None:
+    tree.add("/etc/os-release", 'PRETTY_NAME="Linux \u00e9"\n')
+    command = [sys.executable, "-m", "dra_driver", "doctor", f"--root={tree.root}"]
+
+    done = subprocess.run(command, env={"PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Linux \\xe9, kernel" in done.stdout
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_output_that_cannot_be_written_is_one_line_and_a_failure(tree: NodeTree, output: str) -> None:
+    command = [sys.executable, "-m", "dra_driver", "doctor", f"--root={tree.root}", "-o", output]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr == "dra-driver: standard output cannot be written: No space left on device\n"
+
+
+def test_scenario_that_is_none_is_wrong_usage(tree: NodeTree, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--root", str(tree.root), "--simulated-node=nope"]) == 2
+
+    with pytest.raises(SettingError) as of_the_driver:
+        SimulatedNode.load("nope")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"dra-driver: {of_the_driver.value}\n")
+
+
+def test_folder_without_a_name_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--root", ""]) == 2
+
+    assert "--root: found '', must be a folder" in capsys.readouterr().err

@@ -29,7 +29,7 @@ class Machine:
     def __init__(self, inventory: Inventory | None = None, limits: ControlError | None = OLD_DRIVER) -> None:
         self.found = inventory or make_inventory(1)
         self.limits = limits
-        self.hooks = HOOKS
+        self.hooks: tuple[str, ...] = HOOKS
         self.versions = {
             "containerd": "containerd github.com/containerd/containerd/v2 v2.2.4 f7d1c2\n",
             "nvidia-cdi-hook": "NVIDIA CDI Hook version 1.19.1\ncommit: 9c4b\n",

@@ -1,9 +1,12 @@
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from dra_driver.doctor.findings import Status
-from tests.driver_tree import GPU_OPERATOR, VERSION
+from dra_driver.model.errors import CdiError
+from tests.driver_tree import GPU_OPERATOR, VERSION, driver_files
 from tests.node_tree import NodeTree, healthy
 from tests.unit.doctor.conftest import Examine, Machine
 
@@ -122,5 +125,77 @@ def test_kernels_files_that_cannot_be_read_are_told_and_the_rest_is_examined(tmp
 
     found = run(tree, Machine())
 
-    assert found.warnings["driver"] == f"cannot be examined: {version}: Is a directory"
+    assert version.name in found.warnings["driver"]
+    assert "root" not in found.of("driver").remedy
     assert found.of("containerd").status is Status.OK
+
+
+@pytest.mark.parametrize("made", ["empty", "pipe", "directory", "dangling", "outside", "32-bit"])
+@pytest.mark.parametrize("library", ["libcuda", "libnvidia-ml"])
+def test_library_that_claims_cannot_use_is_a_problem_with_the_drivers_reason(
+    tmp_path: Path, run: Examine, made: str, library: str
+) -> None:
+    tree = healthy(tmp_path / "host")
+    file = tree.driver.library(library)
+    whole = file.read_bytes()
+    (tmp_path / file.name).write_bytes(whole)
+    file.unlink()
+    match made:
+        case "empty":
+            file.touch()
+        case "pipe":
+            os.mkfifo(file)
+        case "directory":
+            file.mkdir()
+        case "dangling":
+            file.symlink_to("nowhere")
+        case "outside":
+            file.symlink_to(tmp_path / file.name)
+        case "32-bit":
+            file.write_bytes(whole[:4] + b"\1" + whole[5:])
+    with pytest.raises(CdiError):
+        driver_files(tree.driver.roots).common(VERSION)
+
+    found = run(tree, Machine())
+
+    reason = {"empty": "no ELF file", "32-bit": "an ELF file for another kind of machine"}.get(
+        made, "no file, or a link"
+    )
+    assert f"lacks {library}.so" in found.problems["driver"]
+    assert f"{file.name}: {reason}" in found.problems["driver"]
+
+
+def test_driver_without_any_library_that_can_be_used_is_told_with_the_reasons(tmp_path: Path, run: Examine) -> None:
+    tree = healthy(tmp_path)
+    for library in ("libcuda", "libnvidia-ml"):
+        tree.driver.library(library).write_text("")
+
+    message = run(tree, Machine()).problems["driver"]
+
+    assert message.startswith("the driver under / (libcuda.so.")
+    assert message.endswith("lacks libnvidia-ml.so and libcuda.so")
+
+
+@pytest.mark.parametrize("name", ["nvidia-modeset", "nvidia-uvm-tools"])
+def test_node_that_claims_can_do_without_must_be_right_if_it_is_there(tmp_path: Path, run: Examine, name: str) -> None:
+    tree = healthy(tmp_path)
+    node = tree.path(f"/dev/{name}")
+    node.unlink(missing_ok=True)
+    assert run(tree, Machine()).problems == {}
+    node.mkdir()
+    with pytest.raises(CdiError):
+        driver_files(tree.driver.roots).common(VERSION)
+
+    assert f"/dev/{name} (seen here as {node}) is a directory" in run(tree, Machine()).problems["device-nodes"]
+
+
+@pytest.mark.parametrize("made", ["file", "link to a file"])
+def test_dev_that_is_no_directory_is_a_problem(tmp_path: Path, run: Examine, made: str) -> None:
+    tree = healthy(tmp_path)
+    shutil.rmtree(tree.path("/dev"))
+    tree.add("/dev.txt").path("/dev").symlink_to("dev.txt")
+    if made == "file":
+        (tree.root / "dev").unlink()
+        tree.add("/dev")
+
+    assert run(tree, Machine()).problems["device-nodes"] == "/dev is no directory"

@@ -2,11 +2,13 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from dra_driver.doctor.host import Host
+from tests.driver_tree import VERSION
 from tests.node_tree import KUBELET, NodeTree, healthy
 from tests.unit.doctor.conftest import Examine
 
@@ -63,20 +65,27 @@ def unprivileged() -> Iterator[Path]:
         yield Path(name)
 
 
+@contextmanager
+def without_rights() -> Iterator[None]:
+    """Root's are laid down."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
 def test_user_who_may_not_read_everything_is_told_what(unprivileged: Path, run: Examine) -> None:
     tree = healthy(unprivileged).this_driver()
     closed = tree.path(f"{KUBELET}/device-plugins"), tree.path("/etc/containerd/config.toml")
     for path in closed:
         path.chmod(0)
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    try:
+    with without_rights():
         found = run(tree, None)
-    finally:
-        if root:
-            os.seteuid(0)
-        closed[0].chmod(stat.S_IRWXU)
+    closed[0].chmod(stat.S_IRWXU)
 
     assert found.of("rights").facts["unreadable"] == [
         "/etc/containerd/config.toml",
@@ -85,3 +94,31 @@ def test_user_who_may_not_read_everything_is_told_what(unprivileged: Path, run: 
     ]
     assert found.of("rights").remedy == "run as root"
     assert found.problems == {}
+    assert found.of("containerd").remedy == "run as root"
+    assert "cannot be seen: this user may not read" in found.warnings["publishers"]
+    assert found.of("publishers").remedy == "run as root"
+
+
+@pytest.mark.parametrize("closed", ["/usr/lib64", f"/usr/lib64/libcuda.so.{VERSION}", "/usr"])
+def test_driver_that_this_user_may_not_read_is_not_called_missing(
+    unprivileged: Path, run: Examine, closed: str
+) -> None:
+    tree = healthy(unprivileged)
+    path = tree.path(closed)
+    path.chmod(0)
+    with without_rights():
+        found = run(tree, None)
+    path.chmod(stat.S_IRWXU)
+
+    assert "no whole driver seen under /, but this user may not read " in found.warnings["driver"]
+    assert found.of("driver").remedy == "run as root"
+    assert any(name.startswith(closed) for name in found.of("rights").facts["unreadable"])
+
+
+def test_root_is_not_told_to_run_as_root(tmp_path: Path, run: Examine) -> None:
+    tree = healthy(tmp_path)
+    tree.path("/proc/devices").unlink()
+    tree.path("/proc/devices").mkdir()
+    tree.containerd('imports = ["/gone.toml"]\n')
+
+    assert [finding.check for finding in run(tree, None) if "root" in finding.remedy.split()] == []

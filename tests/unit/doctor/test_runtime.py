@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,55 @@ def test_circle_of_imports_ends(tmp_path: Path, run: Examine) -> None:
     tree = healthy(tmp_path).containerd('imports = ["/etc/containerd/config.toml"]\n' + V3)
 
     assert _with(tree, run, NEW).problems == {}
+
+
+@pytest.mark.parametrize("text", ['"../containerd/config.toml"', '"./config.toml"', '"again/config.toml"'])
+def test_circle_of_relative_imports_ends(tmp_path: Path, run: Examine, text: str) -> None:
+    tree = healthy(tmp_path).containerd(f"imports = [{text}]\n" + V3)
+    tree.path("/etc/containerd/again").symlink_to(".")
+
+    assert _with(tree, run, NEW).of("containerd").facts["files"] == ["/etc/containerd/config.toml"]
+
+
+def test_star_in_a_folder_of_an_import_is_expanded(tmp_path: Path, run: Examine) -> None:
+    tree = healthy(tmp_path).containerd('imports = ["/etc/containerd/c*/a.toml"]\n' + V3)
+    tree.add("/etc/containerd/conf.d/a.toml", V3).add("/etc/containerd/certs/other.toml", V3)
+
+    assert _with(tree, run, NEW).of("containerd").facts["files"] == [
+        "/etc/containerd/config.toml",
+        "/etc/containerd/conf.d/a.toml",
+    ]
+
+
+@pytest.mark.parametrize(("value", "shown"), [('"3"', "'3'"), ("[3]", "[3]"), ("true", "True"), ("3.0", "3.0")])
+@pytest.mark.parametrize("imported", [False, True])
+def test_version_that_is_no_number_is_named(
+    tmp_path: Path, run: Examine, value: str, shown: str, imported: bool
+) -> None:
+    tree = healthy(tmp_path).containerd('imports = ["/etc/more.toml"]\n' + V3)
+    file = "/etc/more.toml" if imported else "/etc/containerd/config.toml"
+    tree.add("/etc/more.toml", V3).add(file, f"version = {value}\n")
+
+    found = _with(tree, run).of("containerd")
+
+    assert found.status is Status.WARNING
+    assert found.message == f"{file}: version: found {shown}, must be a number, e.g. 3"
+
+
+@pytest.mark.parametrize("made", ["nothing", "directory", "pipe", "no name"])
+def test_import_that_is_no_file_is_not_put_down_to_rights(tmp_path: Path, run: Examine, made: str) -> None:
+    name = "x\\u0000" if made == "no name" else "x"
+    tree = healthy(tmp_path).containerd(f'imports = ["/etc/{name}"]\n' + V3)
+    if made == "directory":
+        tree.path("/etc/x").mkdir()
+    elif made == "pipe":
+        os.mkfifo(tree.path("/etc/x"))
+
+    found = _with(tree, run).of("containerd")
+
+    assert found.status is Status.WARNING
+    assert "/etc/x" in found.message
+    assert found.remedy == "mend the file: containerd reads it when it starts"
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_toolkit_that_the_driver_does_not_see_is_told_with_the_setting(tmp_path:
         (
             ["usr/bin"],
             {"edits": EditsSource.NVIDIA_CTK, "ctk_path": Path("/gone/nvidia-ctk")},
-            "--cdi-edits=nvidia-ctk: there is no nvidia-ctk in /gone",
+            "--cdi-edits=nvidia-ctk: there is no /gone/nvidia-ctk",
         ),
         (
             ["usr/bin"],
@@ -178,3 +178,93 @@ def test_host_that_is_not_seen_leaves_the_hook_program_to_be_named(tmp_path: Pat
     node.host = Host(None)
 
     assert "cannot be seen from here, name it with --nvidia-cdi-hook-path" in node.diagnosed().remedy
+
+
+def _spoiled(path: Path, how: str) -> str:
+    """The reason that is to be told."""
+    match how:
+        case "not executable":
+            path.chmod(0o644)
+            return f"/usr/bin/{path.name} is not executable"
+        case "text":
+            path.write_text("hello\n")
+            return f"/usr/bin/{path.name} is no program: neither an ELF file nor a script"
+        case _:
+            path.write_text("")
+            return f"/usr/bin/{path.name} is no program: neither an ELF file nor a script"
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("how", ["not executable", "text", "empty"])
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({}, Status.WARNING),
+        ({"hooks": HookMode.NVIDIA_CDI_HOOK}, Status.PROBLEM),
+        ({"hook_path": Path("/usr/bin/nvidia-cdi-hook")}, Status.PROBLEM),
+    ],
+    ids=["auto", "asked for", "given"],
+)
+def test_hook_program_that_cannot_be_run_is_told_with_the_reason(
+    node: Node, how: str, live: bool, changes: dict[str, object], status: Status
+) -> None:
+    reason = _spoiled(node.add("usr/bin").programs[0].with_name("nvidia-cdi-hook"), how)
+    node.with_tools(**changes)
+
+    found, hook = check_toolkit(node.host, node.tree.roots, node.tools, Machine() if live else None)
+
+    assert (found.status, found.facts["hook"]) == (status, None)
+    assert reason in found.message
+    assert isinstance(hook, str)
+
+
+@pytest.mark.parametrize("how", ["not executable", "text", "empty"])
+def test_next_hook_program_is_used_where_the_first_cannot_be_run(node: Node, how: str) -> None:
+    node.add("usr/bin", "usr/local/bin")
+    _spoiled(node.programs[0].with_name("nvidia-cdi-hook"), how)
+
+    assert node.diagnosed().facts["hook"] == node.used_by_the_driver()[0] == "/usr/local/bin/nvidia-cdi-hook"
+
+
+def test_hook_program_of_the_image_need_not_be_executable_as_it_is_copied(node: Node) -> None:
+    node.add("own:0").programs[0].with_name("nvidia-cdi-hook").chmod(0o644)
+
+    assert node.diagnosed().facts["hook"] == node.used_by_the_driver()[0] == str(node.tools.hook_copy)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "reason"),
+    [(("update-ldcache",), "has no hook create-symlinks"), ((), "has no hook create-symlinks and update-ldcache")],
+)
+def test_hook_program_without_hooks_that_containers_need_is_not_used(
+    node: Node, hooks: tuple[str, ...], reason: str
+) -> None:
+    machine = Machine()
+    machine.hooks = hooks
+
+    found, _ = check_toolkit(node.add("usr/bin").host, node.tree.roots, node.tools, machine)
+
+    assert found.status is Status.WARNING
+    assert found.message.startswith(f"/usr/bin/nvidia-cdi-hook {reason}, so containers are set up without hooks")
+
+
+@pytest.mark.parametrize("how", ["not executable", "text", "empty"])
+@pytest.mark.parametrize(
+    ("edits", "status"), [(EditsSource.AUTO, Status.WARNING), (EditsSource.NVIDIA_CTK, Status.PROBLEM)]
+)
+def test_generator_that_cannot_be_run_is_told_with_the_reason(
+    node: Node, how: str, edits: EditsSource, status: Status
+) -> None:
+    reason = _spoiled(node.add("usr/bin").programs[0], how)
+
+    found = node.with_tools(edits=edits).diagnosed()
+
+    assert (found.status, found.facts["generator"]) == (status, None)
+    assert reason in found.message
+
+
+def test_given_generator_that_is_missing_is_named(node: Node) -> None:
+    found = node.add("usr/bin").with_tools(ctk_path=Path("/nope")).diagnosed()
+
+    assert found.status is Status.WARNING
+    assert "--nvidia-ctk-path: there is no /nope, so the driver finds its files itself" in found.message
