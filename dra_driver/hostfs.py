@@ -53,7 +53,9 @@ class DriverRoots:
 
 def resolve_inside(root: Path, relative: Path | str) -> Path | None:
     """Follow all links of ``root/relative`` with ``root`` as ``/``; None when it does not exist or loops."""
-    pending = _steps(Path(relative))
+    # Text, not paths: a look for the driver's files comes here some hundred times.
+    base = os.fspath(root)
+    pending = _steps(os.fspath(relative))
     at: list[str] = []
     links = 0
     while pending:
@@ -61,9 +63,9 @@ def resolve_inside(root: Path, relative: Path | str) -> Path | None:
         if part == "..":
             del at[-1:]
             continue
-        here = root.joinpath(*at, part)
+        here = "/".join((base, *at, part))
         try:
-            mode = here.lstat().st_mode
+            mode = os.lstat(here).st_mode
         except OSError:
             return None
         if not stat.S_ISLNK(mode):
@@ -72,16 +74,16 @@ def resolve_inside(root: Path, relative: Path | str) -> Path | None:
         links += 1
         if links > _MAX_LINKS:
             return None
-        target = Path(os.readlink(here))
-        if target.is_absolute():
+        target = os.readlink(here)
+        if target.startswith("/"):
             at.clear()
         pending[:0] = _steps(target)
     return root.joinpath(*at)
 
 
-def _steps(path: Path) -> list[str]:
-    """Its parts without the leading slash, of which a path may have two."""
-    return [part for part in path.parts if part.strip("/")]
+def _steps(path: str) -> list[str]:
+    """Its parts without slashes and dots."""
+    return [part for part in path.split("/") if part not in ("", ".")]
 
 
 def find_file(root: Path, directories: Iterable[str], name: str) -> Path | None:

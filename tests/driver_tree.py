@@ -217,12 +217,12 @@ class DriverTree:
         """A path under the driver root, its links followed as on the host."""
         if os.path.isabs(relative) or ".." in Path(relative).parts:
             raise ValueError(f"{relative}: must be relative to the driver root and stay in it")
-        here = self.root
+        root = here = str(self.root)
         for part in Path(relative).parts:
-            here /= part
-            if here.is_symlink() and os.path.isabs(target := os.readlink(here)):
-                here = self.root / target.lstrip("/")
-        return here
+            here = f"{here}/{part}"
+            if os.path.islink(here) and os.path.isabs(target := os.readlink(here)):
+                here = f"{root}/{target.lstrip('/')}"
+        return Path(here)
 
     def add(self, relative: str, text: str = "driver\n") -> Path:
         """Make a file under the driver root."""

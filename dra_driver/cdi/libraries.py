@@ -114,7 +114,8 @@ class _Directory:
 
     def follow(self, name: str) -> Path | None:
         """The file that an entry leads to."""
-        file = resolve_inside(self.root, (self.resolved / name).relative_to(self.root))
+        entry = self.resolved / name
+        file = resolve_inside(self.root, entry.relative_to(self.root)) if entry.is_symlink() else entry
         return file if file is not None and file.is_file() else None
 
 
