@@ -14,6 +14,9 @@ from typing import IO, Final
 ENVIRONMENT: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 """For programs that shall see nothing of our own environment, whose variables may change what they do."""
 
+INITIAL_PID_NAMESPACE: Final = "pid:[4026531836]"
+"""The host's, as ``/proc/<pid>/ns/pid`` names it, a constant of the kernel. In another one, process 1 is another."""
+
 _KEPT_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 256 * 1024
 

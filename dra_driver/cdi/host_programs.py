@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from dra_driver.hostfs import LIBRARY_DIRECTORIES, DriverRoots, find_file, resolve_inside
-from dra_driver.processes import ENVIRONMENT, Finished, run_limited
+from dra_driver.model.texts import in_one_line
+from dra_driver.processes import ENVIRONMENT, INITIAL_PID_NAMESPACE, Finished, run_limited
 
 log = logging.getLogger(__name__)
 
 _LOADERS: Final = {"x86_64": "lib64/ld-linux-x86-64.so.2", "aarch64": "lib/ld-linux-aarch64.so.1"}
 _SHOWN: Final = 200
-_INITIAL_NAMESPACE: Final = "pid:[4026531836]"
-"""The host's, a constant of the kernel: in another one, process 1 is not the host's."""
-
 _LOGGED: Final = re.compile(r'^time="[^"]*" level=\w+ msg=')
 
 
@@ -109,14 +107,9 @@ class Toolbox:
 def _runs_on_host() -> bool:
     """Whether ``/`` is the host's; False also where that cannot be told."""
     try:
-        return os.readlink("/proc/self/ns/pid") == _INITIAL_NAMESPACE and os.path.samefile("/", "/proc/1/root")
+        return os.readlink("/proc/self/ns/pid") == INITIAL_PID_NAMESPACE and os.path.samefile("/", "/proc/1/root")
     except OSError:
         return False
-
-
-def in_one_line(output: str) -> str:
-    """What a program said, fit for an error's text: control characters and line ends are spaces."""
-    return " ".join("".join(c if c.isprintable() else " " for c in output).split())
 
 
 def _last_line(output: str) -> str:

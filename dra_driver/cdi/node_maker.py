@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dra_driver.cdi.host_programs import in_one_line
 from dra_driver.cdi.kernel_devices import NVIDIA, NVIDIA_MODESET, NVIDIA_UVM, KernelDevices, Permissions, major_of
 from dra_driver.cdi.workspace import workspace
 from dra_driver.hostfs import DriverRoots, find_binary
+from dra_driver.model.texts import in_one_line
 from dra_driver.processes import ENVIRONMENT, Finished, run_limited
 
 log = logging.getLogger(__name__)

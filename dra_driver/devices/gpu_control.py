@@ -21,6 +21,7 @@ from dra_driver.model.errors import (
     ControlTimeout,
     ControlUnsupported,
 )
+from dra_driver.model.texts import printable
 from dra_driver.ports import GpuControl
 from dra_driver.processes import Finished, run_limited
 
@@ -234,7 +235,7 @@ def _failure(shown: str, finished: Finished) -> ControlError:
     text = f"{shown} {finished.ending}"
     lines = [line.strip() for line in finished.output.splitlines() if line.strip()]
     if lines:
-        last = "".join(c if c.isprintable() else " " for c in lines[-1])
+        last = printable(lines[-1])
         text += f": {last if len(last) <= _SHOWN_OUTPUT else last[: _SHOWN_OUTPUT - 3] + '...'}"
     if _NOT_SUPPORTED.search(finished.output) or finished.code in _EXIT_UNSUPPORTED:
         return ControlUnsupported(text)

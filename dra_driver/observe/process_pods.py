@@ -5,12 +5,12 @@ import re
 from pathlib import Path
 from typing import Final
 
+from dra_driver.processes import INITIAL_PID_NAMESPACE
+
 log = logging.getLogger(__name__)
 
 # cgroupfs has the UID as it is, systemd with underscores; what is around it differs with kubelet, runtime and QoS.
 _POD: Final = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})(?![0-9a-f])")
-_INITIAL_NAMESPACE: Final = "pid:[4026531836]"
-"""The kernel's own number for it, PROC_PID_INIT_INO."""
 
 
 def pod_uid(cgroups: str) -> str | None:
@@ -43,7 +43,7 @@ class ProcessPods:
             namespace = (self._proc / "self/ns/pid").readlink()
         except OSError:
             return
-        if str(namespace) != _INITIAL_NAMESPACE:
+        if str(namespace) != INITIAL_PID_NAMESPACE:
             log.warning(
                 "use of GPU memory cannot be watched: this process has a PID namespace of its own and sees no process "
                 "of the host (%s); run its pod with hostPID: true",

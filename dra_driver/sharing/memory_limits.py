@@ -13,8 +13,7 @@ from dra_driver.model.claims import AllocatedDevice, ClaimRef
 from dra_driver.model.devices import Device, Gpu, MemoryLimits
 from dra_driver.model.errors import BadConfig
 from dra_driver.model.plan import PreparedDevice
-from dra_driver.sharing.shares import MEMORY, SHARES
-from dra_driver_api.quantity import Quantity
+from dra_driver.sharing.shares import MEMORY, SHARES, consumed
 
 MEBIBYTE: Final = 1 << 20
 
@@ -86,12 +85,11 @@ def budget(allocated: AllocatedDevice, device: Device, terms: LimitTerms) -> int
     """
     if not isinstance(device, Gpu) or allocated.admin_access:
         return None
-    consumed = dict(allocated.consumed_capacity)
-    memory = _amount(consumed.get(MEMORY))
+    memory = consumed(allocated.consumed_capacity, MEMORY, otherwise=0)
     if memory > 0:
         # NVML refuses a limit above what the GPU has.
         return _whole_mebibytes(min(memory, device.memory_bytes or memory))
-    shares = _amount(consumed.get(SHARES))
+    shares = consumed(allocated.consumed_capacity, SHARES, otherwise=0)
     if terms.share_memory is not ShareMemory.EVEN or shares <= 0 or device.memory_bytes is None:
         return None
     total = terms.shares(allocated.device)
@@ -137,11 +135,3 @@ def _added(devices: Iterable[PreparedDevice]) -> dict[str, int]:
 def _whole_mebibytes(amount: int) -> int:
     """Rounded down; a limit of nothing would be no share at all."""
     return max(amount // MEBIBYTE, 1) * MEBIBYTE
-
-
-def _amount(text: str | None) -> int:
-    """0 also for what is no amount, which no API server lets through."""
-    try:
-        return Quantity.parse(text).amount if text is not None else 0
-    except ValueError:
-        return 0

@@ -5,7 +5,7 @@ and the scheduler's arithmetic ask for, named where they are done.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -63,6 +63,20 @@ class ConsumableShares:
 
 WHOLE: Final = ConsumableShares()
 """One claim has the device."""
+
+
+def consumed(capacity: Iterable[tuple[str, str]], name: str, otherwise: int) -> int:
+    """Amount of a capacity that a claim consumed of a device.
+
+    otherwise: where the allocation does not say, or says what is no amount, which no API server lets through.
+    """
+    for known, amount in capacity:
+        if known == name:
+            try:
+                return Quantity.parse(amount).amount
+            except ValueError:
+                break
+    return otherwise
 
 
 def consumable(

@@ -7,8 +7,7 @@ from dra_driver.model.devices import Device
 from dra_driver.model.plan import PreparedDevice
 from dra_driver.model.records import ClaimRecord
 from dra_driver.model.texts import listed
-from dra_driver.sharing.shares import SHARES, WHOLE, ConsumableShares
-from dra_driver_api.quantity import Quantity
+from dra_driver.sharing.shares import SHARES, WHOLE, ConsumableShares, consumed
 
 _SHOWN = 3
 
@@ -79,10 +78,4 @@ def _held(records: Iterable[ClaimRecord]) -> dict[str, _Held]:
 
 def consumed_shares(device: PreparedDevice) -> int:
     """Shares that a claim has of a device; 1 where the allocation does not say, or says what is no amount."""
-    for name, amount in device.consumed_capacity:
-        if name == SHARES:
-            try:
-                return Quantity.parse(amount).amount
-            except ValueError:
-                return 1
-    return 1
+    return consumed(device.consumed_capacity, SHARES, otherwise=1)

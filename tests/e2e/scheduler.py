@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -26,6 +26,18 @@ several_devices = pytest.mark.skipif(
     reason=f"kube-scheduler {VERSION} finds no place any more once the first shared device of a node is full, "
     "kubernetes/kubernetes#133705",
 )
+
+FULL: Final = "cannot allocate all claims"
+"""What it says of a pod that finds no device."""
+MIG_CARD: Final[dict[str, Any]] = {
+    "productName": "NVIDIA A100-SXM4-40GB",
+    "architecture": "Ampere",
+    "cudaComputeCapability": "8.0",
+    "memoryBytes": 42949672960,
+    "migProfiles": {"1g.5gb": {"id": 19, "memoryMiB": 4864, "multiprocessors": 14, "copyEngines": 1}},
+    "mig": [{"profile": "1g.5gb", "starts": [0, 1, 2, 3, 4, 5, 6]}],
+}
+"""A card of a scenario, with the seven MIG devices that it has room for."""
 
 _CLASS: Final = "look-again.example.com"
 _EACH_S: Final = 2.0

@@ -16,7 +16,7 @@ from hack.cluster.cluster import Cluster
 from hack.cluster.driver import ROOT
 from tests.e2e.host_driver import DEVICE_CLASSES, HostDriver
 from tests.e2e.manifests import Json, asking, claim, from_template, named, pod, request, runnable_here, template
-from tests.e2e.scheduler import extended, looking_again
+from tests.e2e.scheduler import FULL, MIG_CARD, extended, looking_again
 from tests.e2e.waiting import until
 from tests.e2e.world import World, container_ids
 
@@ -27,15 +27,7 @@ EXAMPLES: Final = ROOT / "manifests/examples"
 GATES: Final = {"TimeSlicingSettings": True, "ConsumableShares": True}
 CLASSES: Final = "/apis/resource.k8s.io/v1/deviceclasses"
 LONG: Final = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
-FULL: Final = "cannot allocate all claims"
-CARD: Final[dict[str, Any]] = {
-    "productName": "NVIDIA A100-SXM4-40GB",
-    "architecture": "Ampere",
-    "cudaComputeCapability": "8.0",
-    "memoryBytes": 42949672960,
-    "migProfiles": {"1g.5gb": {"id": 19, "memoryMiB": 4864, "multiprocessors": 14, "copyEngines": 1}},
-    "mig": [{"profile": "1g.5gb", "starts": [0]}],
-}
+CARD: Final = {**MIG_CARD, "mig": [{"profile": "1g.5gb", "starts": [0]}]}
 
 
 class Shared:

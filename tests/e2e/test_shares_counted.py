@@ -7,7 +7,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import yaml
@@ -16,21 +16,12 @@ from hack.cluster.cluster import Cluster
 from tests.e2e.host_driver import DEVICE_CLASSES
 from tests.e2e.manifests import Json, asking, claim, from_template, named, pod, request, template
 from tests.e2e.paper_node import PaperNode
-from tests.e2e.scheduler import extended, looking_again, several_devices
+from tests.e2e.scheduler import FULL, MIG_CARD, extended, looking_again, several_devices
 from tests.e2e.world import World
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 _numbers: Final = itertools.count(1)
-FULL: Final = "cannot allocate all claims"
-ONE_CARD: Final[dict[str, Any]] = {
-    "productName": "NVIDIA A100-SXM4-40GB",
-    "architecture": "Ampere",
-    "cudaComputeCapability": "8.0",
-    "memoryBytes": 42949672960,
-    "migProfiles": {"1g.5gb": {"id": 19, "memoryMiB": 4864, "multiprocessors": 14, "copyEngines": 1}},
-    "mig": [{"profile": "1g.5gb", "starts": [0, 1, 2, 3, 4, 5, 6]}],
-}
 
 
 @pytest.fixture
@@ -93,7 +84,7 @@ def test_eighty_replicas_fit_on_eight_gpus_in_ten_shares_and_the_81st_is_told_wh
 def test_seven_mig_devices_in_three_shares_have_room_for_21_pods(
     paper: PaperNode, world: World, tmp_path: Path
 ) -> None:
-    paper.offer(scenario(tmp_path / "card.yaml", ONE_CARD), "--consumable-shares=3")
+    paper.offer(scenario(tmp_path / "card.yaml", MIG_CARD), "--consumable-shares=3")
     world.apply(template("share", request("gpu", deviceClassName="mig.nvidia.com")))
     paper.apply(pods(22))
     (why,) = paper.wait_placed(21, 1)
@@ -103,7 +94,7 @@ def test_seven_mig_devices_in_three_shares_have_room_for_21_pods(
 
 @several_devices
 def test_shares_of_mig_devices_that_must_match_are_of_one_card(paper: PaperNode, world: World, tmp_path: Path) -> None:
-    two = {**ONE_CARD, "count": 2, "mig": [{"profile": "1g.5gb", "starts": [0, 1]}]}
+    two = {**MIG_CARD, "count": 2, "mig": [{"profile": "1g.5gb", "starts": [0, 1]}]}
     _, kept = paper.offer(scenario(tmp_path / "cards.yaml", two), "--consumable-shares=2")
     parents = {each["name"]: each["attributes"]["parentUUID"]["string"] for each in kept}
     mig = {"deviceClassName": "mig.nvidia.com"}
