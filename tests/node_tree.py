@@ -2,6 +2,7 @@
 
 import json
 import socket
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,7 +112,7 @@ class NodeTree:
         """A socket. Its path may be longer than a socket's may, so it is made by its base name."""
         path = self.path(host_path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        short = Path("/tmp") / f"{path.name[-40:]}.{id(self)}"
+        short = Path(tempfile.gettempdir()) / f"{path.name[-40:]}.{id(self)}"
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(str(short))
         short.replace(path)

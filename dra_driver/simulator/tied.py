@@ -12,10 +12,15 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
-def main(parent: int, command: list[str]) -> None:
-    """Does not return, unless the parent is gone already."""
+def die_with_parent() -> None:
+    """Have the kernel end this process with SIGKILL when the thread that started it ends."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+
+
+def main(parent: int, command: list[str]) -> None:
+    """Does not return, unless the parent is gone already."""
+    die_with_parent()
     if os.getppid() == parent:
         os.execv(command[0], command)  # noqa: S606 - the command line comes from the parent
 

@@ -1,8 +1,20 @@
-"""Tests that share a driver run in one worker, so that it is started once."""
+"""Tests that share a driver run in one worker, so that it is started once. Drivers are forked (tests.demo.forked)."""
+
+from collections.abc import Iterator
 
 import pytest
 
+from tests.demo.forked import ForkedDriver
+
 SHARED = ("played", "shared_node", "odd_tools", "lasting_node")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked_drivers() -> Iterator[None]:
+    """Simulated clusters start drivers that are forked."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dra_driver.simulator.cluster.DriverProcess", ForkedDriver)
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)

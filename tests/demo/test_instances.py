@@ -15,10 +15,10 @@ import pytest
 
 from dra_driver.simulator.cluster import SimulatedCluster
 from dra_driver.simulator.kinds import RESOURCE_SLICES
-from dra_driver.simulator.process import DriverProcess
 from dra_driver.simulator.stage import GATES_ON
 from dra_driver_api.kubelet import dra_pb2
 from dra_driver_api.names import DRIVER_NAME, cdi_spec_file
+from tests.demo.forked import ForkedDriver
 from tests.demo.node import Node, scenario, until
 
 GPUS = 4
@@ -42,7 +42,7 @@ class Second:
     def __init__(self, node: Node, *flags: str) -> None:
         paths = node.paths
         self.log = paths.root / f"second{len(list(paths.root.glob('second*')))}.log"
-        self.process = DriverProcess(
+        self.process = ForkedDriver(
             [
                 f"--node-name={node.cluster.node_name}",
                 f"--kubeconfig={paths.kubeconfig}",
