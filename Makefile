@@ -16,7 +16,7 @@ E2E_WORKERS ?= 2
 E2E_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test tools chart toolkit check fix stubs bench image cluster cluster-down cluster-build e2e clean
+.PHONY: help demo test tools chart toolkit docs check fix stubs bench image cluster cluster-down cluster-build e2e karpenter clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-13s %s\n", $$1, $$2}'
@@ -50,6 +50,10 @@ check: $(STAMP) ## Lint, format check, types, import contract
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(STAMP) ## Build the documentation as a site, in build/site; broken links fail
+	$(BIN)/python -m hack.docs --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
 fix: $(STAMP) ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -75,6 +79,9 @@ cluster-build: $(STAMP) ## Build the cluster's programs, once for each version
 
 e2e: cluster-build image ## Prove the driver on a real Kubernetes (K8S_VERSION); as root
 	K8S_VERSION=$(K8S_VERSION) $(BIN)/python -m pytest -m e2e -n $(E2E_WORKERS) --dist loadfile $(E2E_FLAGS) tests/e2e
+
+karpenter: cluster-build ## Prove static NodePools with Karpenter's core, which is built once (20 minutes); as root
+	K8S_VERSION=$(K8S_VERSION) $(BIN)/python -m pytest -m karpenter tests/e2e
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

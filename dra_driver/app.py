@@ -21,9 +21,11 @@ from dra_driver.claims.health import device_health
 from dra_driver.claims.held_files import HeldFiles
 from dra_driver.claims.instance import Instance
 from dra_driver.claims.lifecycle import ClaimLifecycle, Edges
+from dra_driver.claims.live import LiveRecords
 from dra_driver.claims.locks import ProcessTurn
-from dra_driver.claims.recovery import Rebuild, Sweep, check_boot, open_store
+from dra_driver.claims.recovery import Rebuild, check_boot, open_store
 from dra_driver.claims.store import STATE_FILE
+from dra_driver.claims.sweep import Sweep
 from dra_driver.cluster.claims import ApiClaims, ApiClasses
 from dra_driver.cluster.connection import connect
 from dra_driver.cluster.events import ApiEvents
@@ -154,7 +156,7 @@ class App:
         edges = self._edges()
         self._lifecycle = ClaimLifecycle(edges, self._strategies, node, self._turn, settings.max_clients_per_gpu)
         self._rebuild = Rebuild(edges, node, self._strategies, self._lifecycle.adopt, self._lifecycle.discard)
-        self._sweep = Sweep(edges, node, self._lifecycle.unprepare)
+        self._sweep = Sweep(edges, node, self._lifecycle.unprepare, self._rebuild.run)
         self._node = ApiNode(self._connection, node)
         self._publisher = SlicePublisher(
             ApiSlices(self._connection, node),
@@ -164,7 +166,15 @@ class App:
             self.conditions,
             hold=self._instance.may_publish,
         )
-        self._offering = self._make_offering()
+        self._profiles = self._make_profiles()
+        self._offering = Offering(
+            node,
+            self._profiles,
+            LiveRecords(self._store),
+            self._publisher.publish,
+            lambda: self._publisher.shares_dropped,
+            self._known_shares,
+        )
         shared = CONSUMABLE_SHARES in settings.gates
         source = self._hardware.limited(self._cdi.why_no_memory_limits) if shared else self._hardware.source
         self._discovery = Discovery(
@@ -205,21 +215,9 @@ class App:
         )
         return MemoryWatch(sources, self._pod_events, self._recorder.memory_budget_exceeded)
 
-    def _make_offering(self) -> Offering:
-        settings = self._settings
-        profiles = Profiles(
-            Terms(default=settings.consumable_shares, max_clients=settings.max_clients_per_gpu),
-            self._read_profile,
-            self._node.labels,
-        )
-        return Offering(
-            settings.node_name,
-            profiles,
-            self._store.records,
-            self._publisher.publish,
-            lambda: self._publisher.shares_dropped,
-            self._known_shares,
-        )
+    def _make_profiles(self) -> Profiles:
+        terms = Terms(default=self._settings.consumable_shares, max_clients=self._settings.max_clients_per_gpu)
+        return Profiles(terms, self._read_profile, self._node.labels)
 
     def _health_server(self) -> "HealthServer | None":
         if self._settings.healthcheck_port < 0:
@@ -330,6 +328,8 @@ class App:
         self._absent = inventory is None
         if inventory is not None:
             if inventory.gpus and not self._recovered:
+                # A claim that is taken over may have an even part of memory.
+                self._known_shares.learn(self._profiles.decide(list(inventory.devices.values())).sharing)
                 self._rebuild.run(inventory.devices)
                 self._recall(inventory)
                 self._recovered = True

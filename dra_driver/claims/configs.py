@@ -60,16 +60,21 @@ def effective_sharing(
         return None
     strategy = config.sharing.strategy
     if strategy not in strategies:
-        raise BadConfig(
-            f"error validating GPU config: unknown GPU sharing strategy: {strategy}; {_REMEDIES[strategy]}, or take "
-            f"`sharing` out of the config (device {allocated.device}, request {allocated.request!r})"
-        )
+        raise BadConfig(f"{not_served(strategy)} (device {allocated.device}, request {allocated.request!r})")
     if allocated.admin_access:
         raise BadConfig(
             f"device {allocated.device} is asked for with adminAccess and with a sharing config (strategy {strategy}): "
             f"admin access must not change the GPU of others; take one of the two out (request {allocated.request!r})"
         )
     return SharingConfig(config.sharing, canonical(config))
+
+
+def not_served(strategy: str) -> str:
+    """Cause and remedy where a strategy is not switched on, in the same words at admission and in a prepare."""
+    return (
+        f"error validating GPU config: unknown GPU sharing strategy: {strategy}; {_REMEDIES[strategy]}, or take "
+        "`sharing` out of the config"
+    )
 
 
 def _first_match(allocated: AllocatedDevice, device: Device, entries: Iterable[_Entry]) -> Config | None:

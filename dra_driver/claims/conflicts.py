@@ -12,25 +12,29 @@ from dra_driver.model.records import ClaimState, Holder
 def check_within_claim(claim: ClaimRef, devices: Sequence[PreparedDevice]) -> None:
     """Raises DeviceBusy when one claim has a device twice without admin access and without shares.
 
-    Two shares of one device are fine if they ask for the same sharing.
+    Several shares of one device are fine if each is another one and they ask for the same sharing.
     """
-    seen: dict[str, PreparedDevice] = {}
+    seen: dict[str, list[PreparedDevice]] = {}
     for device in devices:
         if device.admin_access:
             continue
-        other = seen.setdefault(device.uuid, device)
-        if other is device:
-            continue
-        if not (device.share_id and other.share_id) or device.share_id == other.share_id:
-            raise DeviceBusy(
-                f"device {device.device} is allocated twice to claim {claim} "
-                f"(requests {', '.join(other.requests)} and {', '.join(device.requests)})"
-            )
-        if device.sharing != other.sharing:
-            raise DeviceBusy(
-                f"two requests of claim {claim} ask for different sharing on device {device.device}: "
-                f"{_words(other.sharing)} and {_words(device.sharing)}"
-            )
+        others = seen.setdefault(device.uuid, [])
+        for other in others:
+            _check_beside(claim, device, other)
+        others.append(device)
+
+
+def _check_beside(claim: ClaimRef, device: PreparedDevice, other: PreparedDevice) -> None:
+    if not (device.share_id and other.share_id) or device.share_id == other.share_id:
+        raise DeviceBusy(
+            f"device {device.device} is allocated twice to claim {claim} "
+            f"(requests {', '.join(other.requests)} and {', '.join(device.requests)})"
+        )
+    if device.sharing != other.sharing:
+        raise DeviceBusy(
+            f"two requests of claim {claim} ask for different sharing on device {device.device}: "
+            f"{_words(other.sharing)} and {_words(device.sharing)}"
+        )
 
 
 def check_against_others(claim: ClaimRef, devices: Iterable[PreparedDevice], holders: Iterable[Holder]) -> None:

@@ -253,17 +253,21 @@ class ClaimLifecycle:
     # For recovery, which finds CDI files that have no record.
 
     def adopt(self, record: ClaimRecord) -> bool:
-        """Take a claim over that has a CDI file and no record; False when that is not so (any more)."""
-        return self._settle_orphan(record.claim, lambda: self._edges.store.put(record))
+        """Take a claim over that has a CDI file and no record, or one without its name.
+
+        False when that is not so (any more).
+        """
+        return self._settle_orphan(record.claim, lambda: self._edges.store.put(record), anew=bool(record.claim.name))
 
     def discard(self, claim: ClaimRef) -> bool:
         """Remove the CDI file of a claim that has no record; False when that is not so (any more)."""
         return self._settle_orphan(claim, lambda: self._edges.cdi.remove(claim.uid))
 
-    def _settle_orphan(self, claim: ClaimRef, settle: Callable[[], None]) -> bool:
+    def _settle_orphan(self, claim: ClaimRef, settle: Callable[[], None], anew: bool = False) -> bool:
         # Another instance may work on the claim while recovery looks at its file: it holds still under turn and lock.
         with self._turn.take(), self._claim_locks.hold([claim.uid]):
-            orphan = self._edges.store.get(claim.uid) is None and self._edges.cdi.exists(claim.uid)
+            known = self._edges.store.get(claim.uid)
+            orphan = (known is None or (anew and not known.claim.name)) and self._edges.cdi.exists(claim.uid)
             if orphan:
                 settle()
             return orphan

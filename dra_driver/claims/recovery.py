@@ -1,13 +1,12 @@
-"""What happens to the state at start, and the sweep of claims whose object is gone.
+"""What happens to the state at start.
 
-At start: open the database (a damaged one is set aside, never overwritten), compare the boot id (after a reboot
+Open the database (a damaged one is set aside, never overwritten), compare the boot id (after a reboot
 nothing that was set on a GPU is assumed), and hold the CDI files of claims against the records: a file without a
 record is a claim that was forgotten, so it is taken over if it can be proved, and removed if not.
 """
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -16,16 +15,16 @@ from pathlib import Path
 
 from dra_driver.claims.allocation import read_allocation
 from dra_driver.claims.lifecycle import Edges
-from dra_driver.claims.planning import choose, is_for
+from dra_driver.claims.planning import Choice, choose
 from dra_driver.claims.store import Store
-from dra_driver.model.claims import ClaimRef
+from dra_driver.model.claims import AllocatedDevice, Allocation, ClaimRef
 from dra_driver.model.devices import Device
 from dra_driver.model.errors import (
     ApiError,
     BadConfig,
     CdiError,
-    ClaimNotFound,
     DriverError,
+    DriverNotReady,
     NotAllocated,
     StateError,
     UnknownDevice,
@@ -33,6 +32,7 @@ from dra_driver.model.errors import (
 from dra_driver.model.plan import Plan, PreparedDevice
 from dra_driver.model.records import ClaimRecord, ClaimState
 from dra_driver.ports import CdiSpecs, EventSink, Json
+from dra_driver.sharing.memory_limits import NO_EVEN_PARTS
 from dra_driver.sharing.strategy import Strategies
 from dra_driver_api.names import cdi_device_id
 
@@ -115,7 +115,7 @@ def check_boot(store: Store, cdi: CdiSpecs, boot_id_path: Path = BOOT_ID) -> Non
 
 
 class Rebuild:
-    """Takes over claims that have a CDI file and no record."""
+    """Takes over claims that have a CDI file and no record, or one that knows their UID alone."""
 
     def __init__(
         self, edges: Edges, pool: str, strategies: Strategies, adopt: Adopt, discard: Callable[[ClaimRef], bool]
@@ -136,7 +136,7 @@ class Rebuild:
         devices are held in the name of the UID alone until the sweep learns more. A file that tells no device, or
         whose claim does not exist, is removed.
         """
-        orphans = {uid: names for uid, names in self._cdi.written().items() if self._store.get(uid) is None}
+        orphans = {uid: names for uid, names in self._cdi.written().items() if not self._is_known(uid)}
         if not orphans:
             return
         try:
@@ -150,6 +150,10 @@ class Rebuild:
             except DriverError as error:
                 # One file must not keep the node from serving.
                 log.warning("CDI file of claim uid %s: %s", uid, error)
+
+    def _is_known(self, uid: str) -> bool:
+        record = self._store.get(uid)
+        return record is not None and bool(record.claim.name)
 
     def _settle(self, uid: str, record: ClaimRecord | None) -> None:
         if record is None:
@@ -177,24 +181,40 @@ class Rebuild:
     def _allocated(
         self, claim: ClaimRef, found: Json, names: Iterable[str], devices: Mapping[str, Device]
     ) -> tuple[PreparedDevice, ...]:
-        shares: dict[str, str | None] = {}
         try:
             allocation = read_allocation(claim, found, self._pool)
-            shares = {allocated.device: allocated.share_id for allocated in allocation.devices}
-            here = tuple(allocated for allocated in allocation.devices if allocated.device in devices)
-            choices = choose(replace(allocation, devices=here), devices, self._strategies, self._limit_terms)
-            return tuple(choice.prepared for choice in choices)
         except (NotAllocated, UnknownDevice) as error:
             log.warning("claim %s is not taken over: %s", claim, error)
             return ()
+        except BadConfig as error:
+            log.warning("claim %s is taken over as its CDI file tells: %s", claim, error)
+            return tuple(_bare(claim.uid, devices[name], self._pool) for name in names if name in devices)
+        # Its containers have the limits that they started with, whatever the node can do now.
+        here = tuple(replace(a, needs_enforced=False) for a in allocation.devices if a.device in devices)
+        try:
+            choices = self._choose(replace(allocation, devices=here), devices)
         except DriverError as error:
             # Its containers may run all the same, say with a feature gate that was on then: hold the devices.
             log.warning("claim %s is taken over without its sharing config: %s", claim, error)
-            return tuple(
-                replace(_bare(claim.uid, devices[name], self._pool), share_id=shares.get(name))
-                for name in names
-                if name in devices
-            )
+            return tuple(_held(claim.uid, devices[allocated.device], allocated) for allocated in here)
+        return tuple(choice.prepared for choice in choices)
+
+    def _choose(self, allocation: Allocation, devices: Mapping[str, Device]) -> tuple[Choice, ...]:
+        try:
+            return choose(allocation, devices, self._strategies, self._limit_terms)
+        except DriverNotReady as error:
+            log.warning("claim %s is taken over without an even part of memory: %s", allocation.claim, error)
+            return choose(allocation, devices, self._strategies, NO_EVEN_PARTS)
+
+
+def _held(uid: str, device: Device, allocated: AllocatedDevice) -> PreparedDevice:
+    """As ``_bare``, in the way that the claim has the device."""
+    return replace(
+        _bare(uid, device, allocated.pool),
+        admin_access=allocated.admin_access,
+        share_id=allocated.share_id,
+        consumed_capacity=allocated.consumed_capacity,
+    )
 
 
 def _bare(uid: str, device: Device, pool: str) -> PreparedDevice:
@@ -206,76 +226,3 @@ def _bare(uid: str, device: Device, pool: str) -> PreparedDevice:
         gpu_uuid=device.physical.uuid,
         cdi_ids=(cdi_device_id(uid, device.name),),
     )
-
-
-class Sweep:
-    """Unprepares claims whose object is gone from the API server, or allocated anew, now and then.
-
-    The kubelet unprepares what it knows of; this is for what it forgot. A started claim goes at once. A completed
-    one goes when two sweeps in a row found it gone, since its containers may still be ending.
-    """
-
-    def __init__(
-        self, edges: Edges, pool: str, unprepare: Callable[[ClaimRef], None], interval_seconds: float = 600.0
-    ) -> None:
-        self._store = edges.store
-        self._api = edges.api
-        self._pool = pool
-        self._unprepare = unprepare
-        self._interval_seconds = interval_seconds
-        self._stop = threading.Event()
-        self._gone: set[str] = set()
-        self._thread = threading.Thread(target=self._loop, name="claim-sweep", daemon=True)
-
-    def start(self) -> None:
-        """Sweep in the background, first at once."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _loop(self) -> None:
-        while True:
-            try:
-                self.run()
-            except DriverError as error:
-                log.warning("sweep of claims whose object is gone: %s", error)
-            if self._stop.wait(self._interval_seconds):
-                return
-
-    def run(self) -> None:
-        """One sweep. Raises ApiError or StateError when it cannot tell."""
-        gone = set()
-        for record in list(self._store.records()):
-            if self._stop.is_set():
-                return
-            if self._belongs_here(record):
-                continue
-            if record.state is not ClaimState.COMPLETED or record.claim.uid in self._gone:
-                self._take_back(record)
-            else:
-                gone.add(record.claim.uid)
-        self._gone = gone
-
-    def _belongs_here(self, record: ClaimRecord) -> bool:
-        """Whether the claim is still there and allocated to the devices that it holds."""
-        claim = record.claim
-        if not claim.name:
-            return any(found["metadata"]["uid"] == claim.uid for found in self._api.list_allocated())
-        try:
-            allocation = read_allocation(claim, self._api.get(claim), self._pool)
-        except (ClaimNotFound, NotAllocated, UnknownDevice):
-            return False
-        except BadConfig:
-            return True
-        return is_for(record, allocation)
-
-    def _take_back(self, record: ClaimRecord) -> None:
-        log.warning("claim %s is gone, or its allocation is not this any more: unpreparing it", record.claim)
-        try:
-            self._unprepare(record.claim)
-        except DriverError as error:
-            log.warning("claim %s: %s", record.claim, error)

@@ -130,6 +130,12 @@ class Store:
             rows = connection.execute(f"SELECT {_COLUMNS} FROM claims ORDER BY prepared_at, uid").fetchall()
         return iter([self._record(row) for row in rows])
 
+    def revision(self) -> object:
+        """Differs after each change of the database, this process's or another's. Costs no look at a table."""
+        with self._reading() as connection:
+            others = connection.execute("PRAGMA data_version").fetchone()[0]
+            return connection.total_changes, others
+
     def holders(self, gpu_uuids: Iterable[str]) -> list[Holder]:
         """Who holds these cards, or devices on them."""
         wanted = list(gpu_uuids)

@@ -1,6 +1,7 @@
 """``dra-driver inventory``: the GPUs of this node or of a scenario, and the ResourceSlices that come of them."""
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 from dra_driver import settings
 from dra_driver.commands import offered
 from dra_driver.commands.output import write, write_json, write_table, write_yaml
+from dra_driver.features import CONSUMABLE_SHARES
 from dra_driver.hostfs import find_library
 from dra_driver.model.devices import Device, Gpu, Inventory, MigDevice
 from dra_driver.model.errors import SettingError
@@ -18,8 +20,7 @@ from dra_driver.slices.build import name_prefix, slice_objects
 _DESCRIPTION = """\
 Show what the driver sees on this node through NVML, or what a simulated node has. The GPUs' settings
 are only read. 'slices' prints the ResourceSlices that the driver would publish now, for kubectl apply:
-with the same settings of sharing, and with the claims that it has prepared here in mind. Only the
-attribute memoryLimits is left out: the running driver finds it with the hook program that it has."""
+with the same settings of sharing and hooks, and with the claims that it has prepared here in mind."""
 
 _EPILOG = """\
 examples:
@@ -47,11 +48,9 @@ def run(options: argparse.Namespace) -> int:
     # How devices are shared is no matter of what the node has.
     chosen = _SETTINGS | offered.SETTINGS if options.output == "slices" else _SETTINGS
     read = settings.load(options, only=chosen, optional={"node_name"})
-    source = _source(read)
-    try:
+    shared = CONSUMABLE_SHARES in read.gates
+    with offered.limited_source(read) if shared else contextlib.closing(_source(read)) as source:
         inventory = source.scan()
-    finally:
-        source.close()
     match options.output:
         case "json":
             write_json(as_json(inventory))

@@ -57,7 +57,12 @@ COMMANDS: Final = {
     "run": Command("dra_driver.commands.run", "serve the kubelet of this node"),
     "inventory": Command("dra_driver.commands.inventory", "show the GPUs of this node, or of a simulated one"),
     "validate": Command("dra_driver.commands.validate", "check claims, templates, DeviceClasses and GpuConfigs"),
+    "explain": Command("dra_driver.commands.explain", "say why a pod waits for its GPU, or why it has this one"),
+    "migrate": Command("dra_driver.commands.migrate", "write what device plugin and platform settings are with DRA"),
     "doctor": Command("dra_driver.commands.doctor", "examine a node: what is amiss, and what to do"),
+    "webhook": Command(
+        "dra_driver.commands.webhook", "serve the API server: refuse wrong configs when claims are made"
+    ),
     "status": Command("dra_driver.commands.status", "show the claims prepared on this node"),
     "demo": Command("dra_driver.commands.demo", "watch GPUs being shared, without a GPU or a cluster"),
     "completion": Command("dra_driver.commands.completion", "print a completion script for a shell"),

@@ -1,12 +1,11 @@
 """``dra-driver validate``: what is wrong in manifests, and on which line. Reads files only; no cluster, no GPU."""
 
 import argparse
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
+from dra_driver.commands import files
 from dra_driver.commands.output import plural, write, write_json
 from dra_driver.features import Gates, parse_gates
 
@@ -25,8 +24,6 @@ Exit codes: 0 nothing wrong, 1 problems found, 2 a file cannot be read."""
 
 PROBLEMS: Final = 1
 UNREADABLE: Final = 2
-STDIN: Final = "-"
-MAX_BYTES: Final = 8 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -74,17 +71,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_file(name: str, gates: Gates | None, report: Report) -> None:
-    from dra_driver.commands.validation.documents import Unreadable, read_documents
-    from dra_driver.commands.validation.objects import check_document
+    from dra_driver.validation.documents import Unreadable, read_documents
+    from dra_driver.validation.objects import check_document
 
     report.files += 1
-    shown = "<stdin>" if name == STDIN else name
+    shown = files.shown(name)
     try:
-        text = _read(name)
+        text = files.read_text(name)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         report.unreadable = True
-        _add(report, shown, 0, f"cannot be read: {reason}")
+        _add(report, shown, 0, f"cannot be read: {files.reason(error)}")
         return
     try:
         for document in read_documents(text):
@@ -100,21 +96,6 @@ def _add(report: Report, file: str, line: int, message: str, path: str = "", sev
     report.findings.append(
         {"file": file, "line": line, "path": path, "severity": severity, "message": " ".join(message.split())}
     )
-
-
-def _read(name: str) -> str:
-    """The text of a file. Raises OSError, and ValueError for what is no UTF-8 text of a bearable size."""
-    if name == STDIN:
-        raw = sys.stdin.buffer.read(MAX_BYTES + 1)
-    else:
-        with Path(name).open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    if len(raw) > MAX_BYTES:
-        raise ValueError(f"larger than {MAX_BYTES} bytes")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 text (byte {error.start})") from None
 
 
 def _lines(report: Report) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """An inventory whose GPUs say whether memory limits are enforced on them. Nothing is assumed from a version.
 
 Three things must be there: NVIDIA's driver answers when it is asked for limits, cgroups are of version 2, and
-containers are finished by a hook program that sets limits. Each is asked; what NVML said holds for its session.
+containers are finished by a hook program that sets limits. Each is asked; NVML's yes holds for its session.
 """
 
 import logging
@@ -53,7 +53,7 @@ class LimitedSource:
         self._controllers = sysfs / CONTROLLERS
         self._why_no_hook = why_no_hook
         self._epoch = ""
-        self._answers: dict[str, str] = {}
+        self._able: set[str] = set()
         self._told: dict[str, str] = {}
 
     def scan(self) -> Inventory:
@@ -61,7 +61,7 @@ class LimitedSource:
         found = self._source.scan()
         epoch = self._memory.epoch()
         if epoch != self._epoch:
-            self._epoch, self._answers = epoch, {}
+            self._epoch, self._able = epoch, set()
         version = found.driver.driver_version
         gpus = [gpu if gpu.mig_enabled else self._judged(gpu, version) for gpu in found.gpus]
         return replace(found, gpus=tuple(gpus))
@@ -86,10 +86,13 @@ class LimitedSource:
         return replace(gpu, memory_limits=limits)
 
     def _driver(self, gpu_uuid: str) -> str:
-        if gpu_uuid not in self._answers:
-            try:
-                self._answers[gpu_uuid] = why_driver_cannot(self._memory, gpu_uuid)
-            except ControlError as error:
-                # It may answer at the next look.
-                return f"the NVIDIA driver did not answer ({error})"
-        return self._answers[gpu_uuid]
+        if gpu_uuid in self._able:
+            return ""
+        # A no costs one call to ask again, and may have been a fault of the moment.
+        try:
+            why = why_driver_cannot(self._memory, gpu_uuid)
+        except ControlError as error:
+            return f"the NVIDIA driver did not answer ({error})"
+        if not why:
+            self._able.add(gpu_uuid)
+        return why

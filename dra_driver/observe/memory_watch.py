@@ -1,6 +1,7 @@
 """Watches what claims use of a GPU's memory where no driver keeps them to their limits, and tells who uses too much.
 
-It looks only while such claims are prepared. A look costs one NVML call a GPU and reads a few files below /proc; the
+It looks only while such claims are prepared, and once a minute whether there are any: another instance of the driver
+may have prepared them, or recovery found them. A look costs one NVML call a GPU and reads a few files below /proc; the
 API server is asked for a claim's pods only where the GPU's processes have more than the smallest budget on it.
 """
 
@@ -12,27 +13,29 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dra_driver.model.claims import ClaimRef, PodRef
-from dra_driver.model.errors import ApiError, ControlError, DriverError
+from dra_driver.model.errors import ApiError, ClaimNotFound, ControlError, DriverError
 from dra_driver.model.records import ClaimRecord, ClaimState
 from dra_driver.observe.process_pods import ProcessPods
 from dra_driver.ports import ClaimReader, GpuMemory, PodEventSink
-from dra_driver.sharing.memory_limits import MEBIBYTE, observed_budgets
+from dra_driver.sharing.memory_limits import MEBIBYTE, budgets, observed_budgets
 
 log = logging.getLogger(__name__)
 
 EVENT: Final = "GPUMemoryExceeded"
 INTERVAL_S: Final = 10.0
+IDLE_S: Final = 60.0
 TELL_AGAIN_S: Final = 60.0
 _GRACE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Budget:
-    """What one claim may use of one GPU."""
+    """What one claim may use of one GPU: bytes, None for no limit. watched: whether that is only observed."""
 
     claim: ClaimRef
     device: str
-    limit: int
+    limit: int | None
+    watched: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,10 @@ class Sources:
 
 
 class MemoryWatch:
-    """One thread, which sleeps until ``wake`` while there is nothing to watch. exceeded: counts what was told."""
+    """One thread, which sleeps until ``wake`` while there is nothing to watch. exceeded: counts what was told.
+
+    idle_s: how long it sleeps at most.
+    """
 
     def __init__(
         self,
@@ -54,11 +60,13 @@ class MemoryWatch:
         events: PodEventSink,
         exceeded: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
+        idle_s: float = IDLE_S,
     ) -> None:
         self._sources = sources
         self._events = events
         self._exceeded = exceeded
         self._clock = clock
+        self._idle_s = idle_s
         self._reserved: dict[str, tuple[PodRef, ...]] = {}
         self._strangers: dict[str, set[str]] = {}
         self._told_at: dict[str, float] = {}
@@ -102,12 +110,12 @@ class MemoryWatch:
             if watching:
                 self._stop.wait(INTERVAL_S)
             else:
-                self._wake.wait()
+                self._wake.wait(self._idle_s)
 
     def look(self) -> bool:
         """Look once; whether there is anything to watch. Raises StateError."""
         by_gpu = _budgets(self._sources.records())
-        live = {budget.claim.uid for budgets in by_gpu.values() for budget in budgets}
+        live = {budget.claim.uid for on_gpu in by_gpu.values() for budget in on_gpu}
         for known in (self._reserved, self._told_at):
             for uid in known.keys() - live:
                 del known[uid]
@@ -116,22 +124,23 @@ class MemoryWatch:
         if by_gpu and not self._began:
             self._began = True
             self._sources.pods.tell_if_blind()
-        for gpu_uuid, budgets in by_gpu.items():
-            self._look_at(gpu_uuid, budgets)
+        for gpu_uuid, on_gpu in by_gpu.items():
+            self._look_at(gpu_uuid, on_gpu)
         return bool(by_gpu)
 
-    def _look_at(self, gpu_uuid: str, budgets: list[_Budget]) -> None:
+    def _look_at(self, gpu_uuid: str, on_gpu: list[_Budget]) -> None:
         used = self._used(gpu_uuid)
-        if sum(used.values()) <= min(budget.limit for budget in budgets):
+        watched = [(budget, budget.limit) for budget in on_gpu if budget.watched and budget.limit is not None]
+        if sum(used.values()) <= min(limit for _, limit in watched):
             return
-        self._learn_pods(gpu_uuid, budgets, used.keys())
-        for budget in budgets:
+        self._learn_pods(gpu_uuid, on_gpu, used.keys())
+        for budget, limit in watched:
             mine = [pod for pod in self._reserved.get(budget.claim.uid, ()) if pod.uid in used]
             amount = sum(used[pod.uid] for pod in mine)
             # What a pod uses cannot be told apart by its claims.
-            others = [other for other in budgets if other is not budget and self._shares_pod(other, mine)]
-            if amount > budget.limit + sum(other.limit for other in others):
-                self._tell(budget, max(mine, key=lambda pod: used[pod.uid]), amount)
+            others = [other.limit for other in on_gpu if other is not budget and self._shares_pod(other, mine)]
+            if None not in others and amount > limit + sum(filter(None, others)):
+                self._tell(budget, limit, max(mine, key=lambda pod: used[pod.uid]), amount)
 
     def _used(self, gpu_uuid: str) -> dict[str, int]:
         """Pod UID -> bytes of a GPU; processes of no pod are left out."""
@@ -150,15 +159,18 @@ class MemoryWatch:
                 used[pod] = used.get(pod, 0) + process.memory_bytes
         return used
 
-    def _learn_pods(self, gpu_uuid: str, budgets: Iterable[_Budget], users: Iterable[str]) -> None:
+    def _learn_pods(self, gpu_uuid: str, on_gpu: Iterable[_Budget], users: Iterable[str]) -> None:
         """Read whose the claims are, unless each pod on the GPU is known as theirs or as that of nobody here."""
-        claims = [budget.claim for budget in budgets]
+        claims = [budget.claim for budget in on_gpu]
         unknown = self._unknown(claims, users)
         if all(claim.uid in self._reserved for claim in claims) and unknown <= self._strangers.get(gpu_uuid, set()):
             return
         for claim in claims:
             try:
                 self._reserved[claim.uid] = _reserved_for(self._sources.claims.get(claim))
+            except ClaimNotFound:
+                # It was deleted, or made anew, before the kubelet gave it back.
+                self._reserved[claim.uid] = ()
             except ApiError as error:
                 log.debug("the pods of claim %s are not known: %s", claim, error)
                 return
@@ -170,7 +182,7 @@ class MemoryWatch:
     def _shares_pod(self, budget: _Budget, pods: Iterable[PodRef]) -> bool:
         return not set(pods).isdisjoint(self._reserved.get(budget.claim.uid, ()))
 
-    def _tell(self, budget: _Budget, pod: PodRef, amount: int) -> None:
+    def _tell(self, budget: _Budget, limit: int, pod: PodRef, amount: int) -> None:
         now = self._clock()
         if now - self._told_at.get(budget.claim.uid, -TELL_AGAIN_S) < TELL_AGAIN_S:
             return
@@ -180,22 +192,23 @@ class MemoryWatch:
             pod,
             EVENT,
             f"claim {claim} uses {amount // MEBIBYTE} MiB of the memory of {budget.device} and may have "
-            f"{budget.limit // MEBIBYTE} MiB: nothing here stops it, and other pods on the GPU may find no memory. "
+            f"{limit // MEBIBYTE} MiB: nothing here stops it, and other pods on the GPU may find no memory. "
             "Have it use less, or ask for more in the claim's capacity.requests.memory",
         )
         self._exceeded()
 
 
 def _budgets(records: Iterable[ClaimRecord]) -> Mapping[str, list[_Budget]]:
-    """GPU UUID -> what claims may use of it."""
+    """GPU UUID -> what claims may use of it, for GPUs on which any of that has to be watched."""
     found: dict[str, list[_Budget]] = {}
     for record in records:
         if record.state is not ClaimState.COMPLETED or not record.claim.name:
             continue
         uuids = {device.device: device.uuid for device in record.devices}
-        for device, limit in observed_budgets(record.devices).items():
-            found.setdefault(uuids[device], []).append(_Budget(record.claim, device, limit))
-    return found
+        watched = observed_budgets(record.devices)
+        for device, limit in budgets(record.devices).items():
+            found.setdefault(uuids[device], []).append(_Budget(record.claim, device, limit, device in watched))
+    return {uuid: on_gpu for uuid, on_gpu in found.items() if any(budget.watched for budget in on_gpu)}
 
 
 def _reserved_for(claim: Mapping[str, Any]) -> tuple[PodRef, ...]:

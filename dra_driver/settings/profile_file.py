@@ -1,5 +1,8 @@
 """Reads a sharing profile: YAML, decoded strictly, since a key that is skipped is a GPU shared in another way."""
 
+import os
+import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -8,13 +11,15 @@ from dra_driver.model.errors import SettingError
 from dra_driver.sharing.profile import Match, Profile, Rule
 from dra_driver.sharing.shares import ConsumableShares
 
-_MAX_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 64 << 10
+"""Some thousand rules. A larger file would keep who looks after the GPUs from looking for seconds."""
 _SHOWN: Final = 80
 
 _RULE_KEYS: Final = ("match", "shares", "maxPerClaim")
 _MATCH_KEYS: Final = ("minor", "uuid", "productName", "migProfile", "nodeLabels")
 _INTEGER: Final = "tag:yaml.org,2002:int"
 _STRING: Final = "tag:yaml.org,2002:str"
+_DECIMAL: Final = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 
 
 class ProfileFile:
@@ -42,7 +47,10 @@ class ProfileFile:
         return self._found
 
     def _read(self) -> bytes:
-        with self._path.open("rb") as file:
+        # Without O_NONBLOCK a FIFO would be waited for, and with it all that looks after the GPUs.
+        with open(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ValueError("it is not a regular file")
             content = file.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
             raise ValueError(f"it is larger than {_MAX_BYTES} bytes")
@@ -90,8 +98,10 @@ def _rule(index: int, node: Any, max_clients: int) -> Rule:
 
 
 def _shares(at: str, node: Any, max_clients: int) -> ConsumableShares:
+    # What YAML takes for a number must be a decimal one: 010 is eight to some readers.
+    odd = node.id != "scalar" or (node.tag == _INTEGER and _integer(node) is None)
     try:
-        shares = ConsumableShares.parse(node.value if node.id == "scalar" else "")
+        shares = ConsumableShares.parse("" if odd else node.value)
     except ValueError as error:
         raise _error(node, at, f"is {_shown(node)}, {error}") from None
     if shares.count > max_clients:
@@ -134,7 +144,7 @@ def _labels(at: str, node: Any) -> Iterator[tuple[str, str]]:
         raise _error(node, at, "is empty, must have labels as key: value")
     for key, value in labels.items():
         if value.id != "scalar" or value.tag != _STRING:
-            raise _wrong(value, f"{at}.{key}", 'a text, in quotes if it looks like a number or like "true"')
+            raise _wrong(value, f"{at}.{_plain(key)}", 'a text, in quotes if it looks like a number or like "true"')
         yield key, value.value
 
 
@@ -147,9 +157,9 @@ def _mapping(node: Any, at: str, known: tuple[str, ...] | None) -> dict[str, Any
     for key, value in node.value:
         name = key.value if key.id == "scalar" else _shown(key)
         if known is not None and name not in known:
-            raise _error(key, f"{prefix}{name}", f"is not known, must be one of {', '.join(known)}")
+            raise _error(key, f"{prefix}{_plain(name)}", f"is not known, must be one of {', '.join(known)}")
         if name in found:
-            raise _error(key, f"{prefix}{name}", "is there twice")
+            raise _error(key, f"{prefix}{_plain(name)}", "is there twice")
         found[name] = value
     return found
 
@@ -162,8 +172,8 @@ def _text(at: str, node: Any) -> str:
 
 def _integer(node: Any) -> int | None:
     """A plain decimal number; YAML has octal and sexagesimal ones too, which nobody means here."""
-    digits = node.id == "scalar" and node.tag == _INTEGER and node.value.isascii() and node.value.isdigit()
-    return int(node.value) if digits and len(node.value) <= 18 else None
+    number = node.id == "scalar" and node.tag == _INTEGER and _DECIMAL.fullmatch(node.value)
+    return int(node.value) if number else None
 
 
 def _wrong(node: Any, at: str, wanted: str) -> ValueError:
@@ -176,6 +186,11 @@ def _error(node: Any, at: str, what: str) -> ValueError:
 
 def _line(node: Any) -> int:
     return int(node.start_mark.line) + 1
+
+
+def _plain(key: str) -> str:
+    """A key fit for a message of one line."""
+    return key if key.isprintable() and len(key) <= _SHOWN else repr(key)[:_SHOWN]
 
 
 def _shown(node: Any) -> str:

@@ -43,7 +43,7 @@ class ShareMemory(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LimitTerms:
-    """share_memory: see there. shares: number of shares that a device is published in now, 0 for none.
+    """share_memory: see there. shares: number of shares that a device is published in, or was last, 0 for none.
 
     ``shares`` may raise DriverNotReady while that is not decided yet.
     """
@@ -103,7 +103,7 @@ def limits_to_set(claim: ClaimRef, devices: Iterable[PreparedDevice]) -> dict[st
     Raises BadConfig when GPUs would need different limits: nvidia-cdi-hook reads one from the container's environment,
     for all of its GPUs.
     """
-    found = _added(device for device in devices if device.memory_enforced or device.memory_budget is None)
+    found = _limited(device for device in devices if device.memory_enforced or device.memory_budget is None)
     if len(set(found.values())) > 1:
         shown = ", ".join(f"{name} {limit // MEBIBYTE} MiB" for name, limit in found.items())
         raise BadConfig(
@@ -116,20 +116,24 @@ def limits_to_set(claim: ClaimRef, devices: Iterable[PreparedDevice]) -> dict[st
 
 def observed_budgets(devices: Iterable[PreparedDevice]) -> dict[str, int]:
     """Device -> bytes, for the GPUs of a claim whose use has to be watched."""
-    return _added(device for device in devices if not device.memory_enforced)
+    return _limited(device for device in devices if not device.memory_enforced)
 
 
-def _added(devices: Iterable[PreparedDevice]) -> dict[str, int]:
-    """Two shares of one GPU add up; with one that has no limit the GPU has none. Admin access has no part in it."""
-    budgets: dict[str, list[int | None]] = {}
+def budgets(devices: Iterable[PreparedDevice]) -> dict[str, int | None]:
+    """Device -> bytes that a claim may have of it, enforced or not; None for no limit.
+
+    Two shares of one GPU add up; with one that has no limit the GPU has none. Admin access has no part in it.
+    """
+    found: dict[str, int | None] = {}
     for device in devices:
         if not device.admin_access:
-            budgets.setdefault(device.device, []).append(device.memory_budget)
-    return {
-        name: sum(budget for budget in parts if budget is not None)
-        for name, parts in budgets.items()
-        if None not in parts
-    }
+            more, before = device.memory_budget, found.get(device.device, 0)
+            found[device.device] = None if more is None or before is None else before + more
+    return found
+
+
+def _limited(devices: Iterable[PreparedDevice]) -> dict[str, int]:
+    return {name: limit for name, limit in budgets(devices).items() if limit is not None}
 
 
 def _whole_mebibytes(amount: int) -> int:

@@ -1,13 +1,16 @@
 """Which device is shared how: a profile's rules, the default for the rest, the ceiling of clients. Pure."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from dra_driver.model.devices import Device, Gpu, MigDevice
+from dra_driver.model.texts import listed
 from dra_driver.sharing.shares import WHOLE, ConsumableShares
 
 Labels = Mapping[str, str]
+
+_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +104,13 @@ def share_out(devices: Collection[Device], profile: Profile, labels: Labels, ter
     return Sharing(shares=shares, problems=problems, idle=idle)
 
 
+def idle_words(rules: Sequence[Rule | str]) -> str:
+    """That these rules mean nothing here, in one line: the profile of a fleet has many such."""
+    return f"{listed([str(rule) for rule in rules], _SHOWN)} mean{'s' * (len(rules) == 1)} no device of this node"
+
+
 def _ambiguous(device: Device, rules: list[Rule]) -> str:
-    named = " and ".join(str(rule) for rule in rules)
+    named = listed([str(rule) for rule in rules], _SHOWN)
     return f"device {device.name} ({device.uuid}) is meant by {named}: narrow their match, one rule may mean a device"
 
 

@@ -68,14 +68,16 @@ WHOLE: Final = ConsumableShares()
 def consumed(capacity: Iterable[tuple[str, str]], name: str, otherwise: int) -> int:
     """Amount of a capacity that a claim consumed of a device.
 
-    otherwise: where the allocation does not say, or says what is no amount, which no API server lets through.
+    otherwise: where the allocation does not say, or says what is no amount of anything, which no API server lets
+    through.
     """
     for known, amount in capacity:
         if known == name:
             try:
-                return Quantity.parse(amount).amount
+                found = Quantity.parse(amount).amount
             except ValueError:
                 break
+            return found if found >= 0 else otherwise
     return otherwise
 
 

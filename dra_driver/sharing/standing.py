@@ -14,20 +14,32 @@ _SHOWN = 3
 
 @dataclass(slots=True)
 class _Held:
-    """What live claims have of one device, their names by the way they have it."""
+    """What live claims have of one device, their names by the way they have it.
 
+    uncounted: claims that have a share and no number of shares, as from a time when the device was shared in another
+    mode: the scheduler sees nothing of them in a number of shares.
+    """
+
+    device: str
+    gpu_uuid: str
     whole: list[str] = field(default_factory=list)
     by_share: list[str] = field(default_factory=list)
     shares: int = 0
+    uncounted: int = 0
+
+    @property
+    def claims(self) -> list[str]:
+        """All of them, once each."""
+        return [*self.whole, *(name for name in self.by_share if name not in self.whole)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """device name -> what is to be told of it.
 
-    withheld: devices that live claims hold in another way than they are to be shared now: to offer them would give
-    away what is taken. exceeded: devices of which live claims have more shares than there are now; the scheduler
-    counts those, so nothing more is placed there.
+    withheld: devices of which live claims have what the scheduler would give away again: they hold them in another way
+    than they are to be shared now. exceeded: devices of which live claims have more shares than there are now; the
+    scheduler counts those, so nothing more is placed there.
     """
 
     withheld: Mapping[str, str]
@@ -43,21 +55,45 @@ def stand(
     exceeded: dict[str, str] = {}
     for device in devices:
         now, found = shares.get(device.name, WHOLE), held.get(device.uuid)
-        if found is None:
-            continue
-        others = found.whole if now.shared else found.by_share
-        if others:
-            way, wanted = ("whole", f"shared ({now})") if now.shared else ("by shares", "whole")
-            withheld[device.name] = (
-                f"device {device.name} is to be {wanted} and is held {way} by live claims "
-                f"({listed(others, _SHOWN)}): it is not offered until they have left; they are served on"
-            )
-        elif now.count and found.shares > now.count:
+        if why := _under_it(device, held) or (_otherwise(device, now, found) if found else ""):
+            withheld[device.name] = f"device {device.name} {why}; they are served on"
+        elif found and now.count and found.shares > now.count:
             exceeded[device.name] = (
                 f"device {device.name} has {now.count} shares now and live claims hold {found.shares}: nothing more "
                 "is placed there until enough of them have left"
             )
     return Standing(withheld=withheld, exceeded=exceeded)
+
+
+def _under_it(device: Device, held: Mapping[str, _Held]) -> str:
+    """Why a MIG device of a card that is held, or a card of a MIG device that is held, must wait."""
+    card = device.physical.uuid
+    for uuid, other in held.items():
+        if other.gpu_uuid == card and uuid != device.uuid and card in (uuid, device.uuid):
+            return (
+                f"is of GPU {card}, of which live claims ({listed(other.claims, _SHOWN)}) hold {other.device}: its MIG "
+                "mode was changed under them, and it is not offered until they have left"
+            )
+    return ""
+
+
+def _otherwise(device: Device, now: ConsumableShares, found: _Held) -> str:
+    """Why a device that is held in another way than it is to be shared must wait."""
+    others = found.whole if now.shared else found.by_share
+    if others:
+        way, wanted = ("whole", f"shared ({now})") if now.shared else ("by shares", "whole")
+        return (
+            f"is to be {wanted} and is held {way} by live claims ({listed(others, _SHOWN)}): it is not offered until "
+            "they have left"
+        )
+    # A device whose memory is not known is published without a number of shares, so nobody counts them anyway.
+    if found.uncounted and now.count and found.shares >= now.count and device.memory_bytes:
+        return (
+            f"has {now.count} shares now and {found.shares} are taken, {found.uncounted} of them by claims of before "
+            "there was a number of shares, which the scheduler does not count: it is not offered until enough of them "
+            "have left"
+        )
+    return ""
 
 
 def _held(records: Iterable[ClaimRecord]) -> dict[str, _Held]:
@@ -68,11 +104,12 @@ def _held(records: Iterable[ClaimRecord]) -> dict[str, _Held]:
         for device in record.devices:
             if device.admin_access:
                 continue
-            held = found.setdefault(device.uuid, _Held())
+            held = found.setdefault(device.uuid, _Held(device.device, device.gpu_uuid))
             way = held.by_share if device.share_id else held.whole
             if claim not in way:
                 way.append(claim)
             held.shares += consumed_shares(device)
+            held.uncounted += SHARES not in dict(device.consumed_capacity)
     return found
 
 

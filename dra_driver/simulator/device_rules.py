@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from dra_driver.simulator import name_rules, quantities
+from dra_driver.scheduling import quantities
+from dra_driver.simulator import name_rules
 
 Json = dict[str, Any]
 

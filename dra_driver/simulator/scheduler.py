@@ -8,10 +8,11 @@ import threading
 from typing import Any
 
 from dra_driver.model.errors import DriverError
-from dra_driver.simulator import allocator
-from dra_driver.simulator.allocator import CannotAllocate
+from dra_driver.scheduling import allocator
+from dra_driver.scheduling.consumption import Usage
+from dra_driver.scheduling.pools import candidates
+from dra_driver.scheduling.requests import CannotAllocate
 from dra_driver.simulator.claim_manager import claim_names
-from dra_driver.simulator.consumption import Usage
 from dra_driver.simulator.kinds import (
     CLAIM_TEMPLATES,
     DEVICE_CLASSES,
@@ -132,7 +133,7 @@ class Scheduler:
 
     def _allocate_on(self, node: str, pod: Json, claims: list[Json]) -> None:
         """Allocate what is not allocated yet, all or nothing, and reserve all claims for the pod."""
-        devices = allocator.candidates(self._store.find(RESOURCE_SLICES), node)
+        devices = candidates(self._store.find(RESOURCE_SLICES), node)
         classes = {c["metadata"]["name"]: c for c in self._store.find(DEVICE_CLASSES)}
         in_use = Usage.of(self._store.find(RESOURCE_CLAIMS))
         allocations: list[Json] = []

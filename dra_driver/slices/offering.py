@@ -13,7 +13,7 @@ from dra_driver.model.errors import StateError
 from dra_driver.model.records import ClaimRecord
 from dra_driver.model.texts import listed
 from dra_driver.ports import EventSink, Readiness
-from dra_driver.sharing.profile import Sharing
+from dra_driver.sharing.profile import Sharing, idle_words
 from dra_driver.sharing.shares import ConsumableShares
 from dra_driver.sharing.standing import Standing, stand
 from dra_driver.slices.build import PoolSlice, build_slices
@@ -49,7 +49,7 @@ class Offering:
         self,
         node_name: str,
         profiles: Profiles,
-        live: Callable[[], Iterable[ClaimRecord]],
+        live: Callable[[], Sequence[ClaimRecord]],
         publish: Callable[[Iterable[PoolSlice]], None],
         shares_dropped: Callable[[], bool],
         telling: Listener,
@@ -62,7 +62,7 @@ class Offering:
         self._telling = telling
         self._shown = False
         self._inventory: Inventory | None = None
-        self._records: Sequence[ClaimRecord] = ()
+        self._records: Sequence[ClaimRecord] | None = None
         self._published: object = None
 
     def show(self, inventory: Inventory | None) -> None:
@@ -82,18 +82,24 @@ class Offering:
         if decision.sharing is None:
             self._telling.undecided(decision.complaint)
             return
+        records, why = self._claims()
+        if records is None:
+            self._telling.undecided(why)
+            return
         shares = decision.sharing.shares
         known = [device for device in devices if device.name in shares]
-        standing = stand(known, {} if self._shares_dropped() else shares, self._claims())
+        standing = stand(known, {} if self._shares_dropped() else shares, records)
         self._telling.decided(decision, decision.sharing, standing)
         self._offer([device for device in known if device.name not in standing.withheld], shares)
 
-    def _claims(self) -> Sequence[ClaimRecord]:
+    def _claims(self) -> tuple[Sequence[ClaimRecord] | None, str]:
+        """Live claims as they were last known; None where they never were, and why."""
         try:
-            self._records = list(self._live())
+            self._records = self._live()
         except StateError as error:
             log.debug("live claims are taken as they were last known: %s", error)
-        return self._records
+            return self._records, f"what live claims hold is not known: {error}"
+        return self._records, ""
 
     def _offer(self, devices: Sequence[Device], shares: Mapping[str, ConsumableShares]) -> None:
         driver = self._inventory.driver if self._inventory else None
@@ -133,12 +139,12 @@ class Telling:
             self._events.warning(EVENT_WITHHELD, text)
         for text in self._news("exceeded", standing.exceeded):
             log.warning("sharing: %s", text)
-        for text in self._news("idle", {f"{rule}": f"{rule} means no device of this node" for rule in sharing.idle}):
-            log.info("sharing profile: %s", text)
+        if idle := self._news("idle", {f"{rule}": f"{rule}" for rule in sharing.idle}):
+            log.info("sharing profile: %s", idle_words(idle))
         if refusals:
             rest = _not_offered(problems) or "; the profile before this one counts on"
             self._state(False, listed(refusals, 3) + rest)
-        elif self._stated or decision.profile.rules or any(s.shared for s in sharing.shares.values()):
+        elif self._stated or standing.withheld or decision.profile.rules or _any_shared(sharing):
             self._state(
                 True, _summary(sharing.shares) + _not_offered(standing.withheld, " until live claims have left")
             )
@@ -152,6 +158,10 @@ class Telling:
     def _state(self, holds: bool, message: str) -> None:
         self._stated = True
         self._readiness.set(CONDITION, holds, message)
+
+
+def _any_shared(sharing: Sharing) -> bool:
+    return any(shares.shared for shares in sharing.shares.values())
 
 
 def _not_offered(names: Iterable[str], until: str = "") -> str:

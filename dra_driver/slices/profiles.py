@@ -26,8 +26,8 @@ class Decision:
 class Profiles:
     """Asked at each look at the node; not for several threads at once.
 
-    read: the file's profile now, raising SettingError. labels: those of the Node, raising ApiError; asked only where a
-    rule needs them, and again each minute.
+    read: the file's profile now, raising SettingError, as this does at the start. labels: those of the Node, raising
+    ApiError; asked only where a rule needs them, at each look until they are known, and again each minute.
     """
 
     def __init__(
@@ -45,7 +45,8 @@ class Profiles:
         self._labels_at = 0.0
         self._labels_fault = ""
         self._good: Profile | None = None
-        self._last = Profile()
+        # A file that is taken away before there are GPUs must not have them shared as if there were no profile.
+        self._last = read()
 
     def decide(self, devices: Collection[Device]) -> Decision:
         """How these devices are shared.

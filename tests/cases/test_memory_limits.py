@@ -4,14 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dra_driver.cdi.hook_program import HOOKS, LIMITS
 from dra_driver.cdi.rules import validate
 from dra_driver.claims.store import STATE_FILE
+from dra_driver.commands.main import main
 from dra_driver.devices.driver_tree import STATE
 from dra_driver.simulator.kinds import DEVICE_CLASSES, EVENTS, RESOURCE_CLAIMS
 from dra_driver_api.kubelet import dra_pb2
-from tests.builders import result
+from tests.builders import NODE, config_entry, result, time_slicing
 from tests.cases.driver import U0, U1, Driver, node, nothing_left
 from tests.unit.cdi import fake_tools
 
@@ -140,6 +142,19 @@ def test_even_part_is_the_limit_of_a_claim_that_names_no_memory(sharing: Sharing
     assert edits(driver, claim)["gpu-0"]["env"] == limit_edits(sharing.hook, driver.tree, U0, part)["env"]
 
 
+def test_even_part_is_known_again_when_the_database_was_lost(sharing: Sharing) -> None:
+    driver = sharing.start("--share-memory=even", newer=False)
+    claim = driver.claim("share", [share(1)], config_entry(time_slicing("Long")))
+    driver.prepare(claim)
+    (before,) = driver.records()
+    driver.stop()
+    for file in driver.plugin.glob(f"{STATE_FILE}*"):
+        file.unlink()
+    sharing.start("--share-memory=even", newer=False)
+    (after,) = driver.records()
+    assert after.devices == before.devices
+
+
 def test_claim_that_names_no_memory_has_no_limit_otherwise(sharing: Sharing) -> None:
     driver = sharing.start()
     claim = driver.claim("share", [share(1)])
@@ -182,6 +197,17 @@ def test_gpu_whose_driver_fails_to_tell_is_observed_beside_one_that_is_not(shari
     sharing.driver.scenario = node(**NEWER, failures=failing)
     sharing.driver.start("--consumable-shares=memory", *sharing.flags)
     sharing.driver.wait_for(lambda: sharing.attributes() == {"gpu-0": "enforced", "gpu-1": "observed"})
+
+
+def test_slices_of_the_command_are_those_that_the_driver_publishes(
+    sharing: Sharing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver = sharing.start()
+    flags = ("--consumable-shares=10", f"--feature-gates={GATES}", f"--simulated-node={driver.directory}/node.yaml")
+    assert main(["inventory", "-o", "slices", f"--node-name={NODE}", *flags, *sharing.flags]) == 0
+    (found,) = yaml.safe_load(capsys.readouterr().out)["items"]
+    assert found["spec"]["devices"] == list(driver.devices().values())
+    assert set(sharing.attributes().values()) == {"enforced"}
 
 
 def test_gpus_that_are_not_shared_say_nothing_of_limits(stopped: Driver) -> None:

@@ -1,14 +1,18 @@
 """Field cases on devices that several claims have shares of, as users of ``replicas: N`` know them."""
 
+import os
 from importlib import resources
 from typing import Any
 
 import pytest
 import yaml
 
+from dra_driver.claims.store import STATE_FILE
 from dra_driver.commands.main import main
+from dra_driver.devices.driver_tree import STATE
 from dra_driver.model.errors import SettingError
 from dra_driver.simulator.claim_manager import claim_names
+from dra_driver.simulator.faults import Fault
 from dra_driver.simulator.kinds import CLAIM_TEMPLATES, DEVICE_CLASSES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS
 from dra_driver.simulator.scheduler import Scheduler
 from dra_driver_api.kubelet import dra_pb2
@@ -43,9 +47,11 @@ def write(driver: Driver, shares: str, more: str = "") -> None:
 
 
 def shares(driver: Driver) -> dict[str, str]:
-    """Device -> shares that are published, ``whole`` for none."""
+    """Device -> shares that are published, ``shared`` where there is no number of them, ``whole`` for none."""
     return {
-        name: device["capacity"]["shares"]["value"] if device.get("allowMultipleAllocations") else "whole"
+        name: device["capacity"].get("shares", {"value": "shared"})["value"]
+        if device.get("allowMultipleAllocations")
+        else "whole"
         for name, device in driver.devices().items()
     }
 
@@ -337,6 +343,142 @@ def test_wrong_profile_leaves_the_last_one_and_is_told(sharing: Driver) -> None:
     write(sharing, "3", more="maxPerClaim: 1")
     wait_shares(sharing, {"gpu-0": "3", "gpu-1": "whole"})
     assert sharing.condition("sharing")["ok"]
+
+
+def test_profile_file_that_becomes_something_to_wait_for_stops_nothing(sharing: Driver) -> None:
+    sharing.start()
+    path = sharing.directory / "profile.yaml"
+    path.unlink()
+    os.mkfifo(path)
+    sharing.rescan()
+    assert "is not a regular file" in sharing.condition("sharing")["message"]
+    assert shares(sharing) == {"gpu-0": "4", "gpu-1": "whole"}
+    path.unlink()
+    write(sharing, "3")
+    wait_shares(sharing, {"gpu-0": "3", "gpu-1": "whole"})
+
+
+def test_gpu_is_withdrawn_when_claims_of_before_it_had_a_number_have_all_of_it(sharing: Driver) -> None:
+    write(sharing, "unlimited")
+    sharing.start()
+    claims = [
+        sharing.claim(f"claim-{number}", [share(number) | {"consumedCapacity": {"memory": "0"}}]) for number in range(4)
+    ]
+    for claim in claims:
+        sharing.prepare(claim)
+    write(sharing, "4")
+    wait_shares(sharing, {"gpu-1": "whole"})
+    (message,) = sharing.events("DeviceWithheld")
+    assert "4 are taken" in message
+    assert sharing.unprepare(claims[0]) == [""]
+    wait_shares(sharing, {"gpu-0": "4", "gpu-1": "whole"})
+
+
+def test_mig_devices_wait_for_claims_that_share_their_card(sharing: Driver) -> None:
+    write(sharing, "4")
+    sharing.scenario = node(cards(U0, **SEVEN | {"migEnabled": False}), cards(U1, minor=[1]))
+    sharing.start()
+    claim = sharing.claim("live", [share(1)], LONG)
+    sharing.prepare(claim)
+    (sharing.tree / STATE / U0 / "mig_mode").write_text("enabled\n")
+    wait_shares(sharing, {"gpu-1": "whole"})
+    assert "its MIG mode was changed under them" in sharing.events("DeviceWithheld")[0]
+    assert sharing.unprepare(claim) == [""]
+    sharing.rescan()
+    sharing.wait_for(lambda: len(sharing.devices()) == 8)
+    assert nothing_left(sharing)
+
+
+def test_gate_that_is_switched_off_lets_live_claims_go_on_and_keeps_their_gpu_for_them(sharing: Driver) -> None:
+    sharing.start()
+    claims = [sharing.claim(f"claim-{number}", [share(number)], LONG) for number in range(2)]
+    answers = [sharing.prepare(claim) for claim in claims]
+    sharing.gates, sharing.environ = "TimeSlicingSettings=true", {}
+    sharing.restart()
+    assert shares(sharing) == {"gpu-1": "whole"}
+    assert [sharing.prepare(claim) for claim in claims] == answers
+    assert "until live claims have left: gpu-0" in sharing.condition("sharing")["message"]
+    assert sharing.unprepare(*claims) == ["", ""]
+    assert sharing.time_slice(U0) == 0
+    wait_shares(sharing, {"gpu-0": "whole", "gpu-1": "whole"})
+
+
+def test_gpu_that_is_lost_while_shared_lets_its_claims_go(sharing: Driver) -> None:
+    sharing.start()
+    claims = [sharing.claim(f"claim-{number}", [share(number)], LONG) for number in range(2)]
+    for claim in claims:
+        sharing.prepare(claim)
+    (sharing.tree / STATE / U0 / "gone").touch()
+    wait_shares(sharing, {"gpu-1": "whole"})
+    assert "not on this node" in sharing.refusal(sharing.claim("late", [share(3)], LONG))
+    assert sharing.unprepare(*claims) == ["", ""]
+    assert nothing_left(sharing)
+
+
+def test_instances_of_a_rolling_update_with_other_profiles_serve_each_others_claims(sharing: Driver) -> None:
+    sharing.pod_uid = "11111111-1111-4111-8111-111111111111"
+    sharing.start()
+    early, late = sharing.claim("early", [share(1)], LONG), sharing.claim("late", [share(2)], SHORT)
+    answer = sharing.prepare(early)
+    other = sharing.successor("22222222-2222-4222-8222-222222222222")
+    other.environ = {}
+    try:
+        other.start("--consumable-shares=2")
+        assert other.prepare(early) == answer
+        assert "default/early" in other.refusal(late)
+        sharing.rescan()
+        assert shares(sharing) == {"gpu-0": "4", "gpu-1": "whole"}
+        sharing.stop()
+        wait_shares(other, {"gpu-0": "2", "gpu-1": "2"})
+        assert other.unprepare(early) == [""]
+        assert other.prepare(late)
+    finally:
+        other.stop()
+
+
+def test_claims_whose_records_were_lost_with_the_api_server_away_have_their_shares_again_when_it_is_back(
+    sharing: Driver,
+) -> None:
+    sharing.start()
+    claims = [sharing.claim(f"claim-{number}", [share(number)], LONG) for number in range(2)]
+    for claim in claims:
+        sharing.prepare(claim)
+    before = {record.claim.uid: record.devices for record in sharing.records()}
+    sharing.stop()
+    for file in sharing.plugin.glob(f"{STATE_FILE}*"):
+        file.unlink()
+    sharing.api.faults.order(Fault(status=503), times=1000, path="/resourceclaims")
+    sharing.start()
+    assert shares(sharing) == {"gpu-1": "whole"}
+    sharing.api.faults.clear()
+    assert sharing.app is not None
+    sharing.app._sweep.run()
+    wait_shares(sharing, {"gpu-0": "4", "gpu-1": "whole"})
+    assert {record.claim.uid: record.devices for record in sharing.records()} == before
+    assert sharing.prepare(sharing.claim("next", [share(3)], LONG))
+
+
+ODD_IDS = {"not a UUID": "share one", "very long": "x" * 5000, "control characters": "a\nb\0", "empty": ""}
+
+
+@pytest.mark.parametrize("identity", ODD_IDS.values(), ids=ODD_IDS)
+def test_odd_identities_of_shares_are_given_back_as_they_came(sharing: Driver, identity: str) -> None:
+    sharing.start()
+    claim = sharing.claim("odd", [share(1) | {"shareID": identity}])
+    (device,) = sharing.prepare(claim)
+    assert device.share_id == identity
+    sharing.restart()
+    assert list(sharing.prepare(claim)) == [device]
+    assert sharing.unprepare(claim) == [""]
+    assert nothing_left(sharing)
+
+
+@pytest.mark.parametrize("order", [(1, 1), (1, 2, 2), (1, 2, 1)], ids=repr)
+def test_share_that_is_in_a_claim_twice_is_refused(sharing: Driver, order: tuple[int, ...]) -> None:
+    sharing.start()
+    text = sharing.refusal(sharing.claim("twice", [share(n, request=f"r{at}") for at, n in enumerate(order)]))
+    assert "allocated twice to claim default/twice" in text
+    assert nothing_left(sharing)
 
 
 def test_profile_by_node_labels_follows_this_node(sharing: Driver) -> None:

@@ -6,7 +6,7 @@ from dra_driver import app
 from dra_driver.devices import discovery
 from dra_driver.devices.discovery import Pace
 from dra_driver.devices.driver_tree import STATE
-from dra_driver.simulator.cel import compile_selector
+from dra_driver.scheduling.small_cel import compile_selector
 from dra_driver_api.kubelet import dra_pb2
 from dra_driver_api.names import DRIVER_NAME
 from tests.builders import NODE, config_entry, result, time_slicing

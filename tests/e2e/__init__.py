@@ -24,8 +24,13 @@ Field cases (their table is in ``tests/cases``) that are proved here too, each b
     64  from a pod's device to its UUID       metrics: exporter
     67  own metrics                           metrics; chart: scraper
     68  GPU half not enabled                  chart: confirmation
+    75  no node for claim-only pods           karpenter_core (guide: docs/karpenter.md)
+    76  static NodePool makes nothing         karpenter_core; node_manifests: sets_the_gate
+    79  built-in publisher fights             node_manifests (and tests/unit/manifests/test_nodes)
     81  two containers, one card              sharing: sidecar
+    83  named configs and node labels         migrate (and tests/unit/migrate)
     90  admin access changes nothing          selection: admin; time_slicing: monitor
+    92  admission webhook                     webhook
 
 Of the cases on prepare, restart, slices, metrics and time slices these are not here: 29, where the driver reads a file;
 93, a guide.

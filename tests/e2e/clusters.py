@@ -22,12 +22,13 @@ _KEEP: Final = os.environ.get("E2E_KEEP") == "1"
 
 
 @contextmanager
-def running(directory: Path, nodes: int, image: Path) -> Iterator[Cluster]:
+def running(directory: Path, nodes: int, image: Path, apis: tuple[str, ...] = ()) -> Iterator[Cluster]:
     """A cluster without a driver, its nodes with the image of an archive, as long as the block takes.
 
-    What an earlier session has left in the directory is removed first. E2E_KEEP=1 lets the cluster run on.
+    apis: API versions to switch on besides. What an earlier session has left in the directory is removed first.
+    E2E_KEEP=1 lets the cluster run on.
     """
-    made = Cluster(directory, Plan(kubernetes=VERSION, nodes=nodes))
+    made = Cluster(directory, Plan(kubernetes=VERSION, nodes=nodes, apis=apis))
     STARTED.append(made)
     with nullcontext(made.up()) if _KEEP else made:
         made.import_images(image)

@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import yaml
 
 from hack.cluster.cluster import Cluster
 from hack.cluster.node import Node
 from hack.image import gpu_report, oci, platforms
 from tests.e2e import clusters, evidence
 from tests.e2e.host_driver import HostDriver
+from tests.e2e.karpenter import crds_applied
 from tests.e2e.node_view import NodeView
+from tests.e2e.placed import Placed
 from tests.e2e.waiting import until
 from tests.e2e.world import World
+from tests.unit.manifests import groups
 
 _numbers: Final = itertools.count(1)
 
@@ -87,3 +91,19 @@ def pytest_runtest_makereport(
         if made.logs.is_dir():
             report.sections.append(("logs of all components", str(evidence.keep(made, f"{item.name}-{report.when}"))))
     return report
+
+
+@pytest.fixture(scope="module")
+def karpenter_cluster(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster, with Karpenter's CRDs."""
+    with crds_applied(cluster):
+        yield cluster
+
+
+@pytest.fixture
+def placed(cluster: Cluster) -> Iterator[Placed]:
+    """The chart's DaemonSet with the values for EKS, and nodes that a test adds."""
+    made = Placed(cluster)
+    made.open(yaml.safe_load(groups.EKS_VALUES.read_text(encoding="utf-8")))
+    yield made
+    made.close()

@@ -121,6 +121,19 @@ def test_claims_of_two_shares_fill_four_and_one_of_five_waits_with_a_reason(pape
     assert paper.consumed() == [{"memory": "0", "shares": "2"}] * 2
 
 
+@extended
+@pytest.mark.parametrize(("scenario", "placed"), [("l4x1", 0), ("h200x2", 1)])
+def test_pod_that_asks_for_two_by_resource_gets_shares_of_two_gpus_or_waits(
+    paper: PaperNode, scenario: str, placed: int
+) -> None:
+    paper.offer(scenario, "--consumable-shares=10")
+    greedy = asking("greedy")
+    greedy["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "2"}}
+    paper.apply([greedy])
+    paper.wait_placed(placed, 1 - placed)
+    assert sorted(paper.devices()) == (["gpu-0", "gpu-1"] if placed else [])
+
+
 def test_request_beyond_the_most_of_a_claim_waits_while_others_are_placed(
     paper: PaperNode, world: World, tmp_path: Path
 ) -> None:

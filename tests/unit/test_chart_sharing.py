@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from dra_driver.scheduling.small_cel import compile_selector
 from dra_driver.settings.profile_file import ProfileFile, parse_profile
-from dra_driver.simulator.cel import compile_selector
 from dra_driver_api.config import Mode, canonical, decode
 from tests import helm
 

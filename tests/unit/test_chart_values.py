@@ -316,8 +316,11 @@ def test_notes_name_the_daemonset_and_what_to_check() -> None:
     assert "featureGates.TimeSlicingSettings=true, which is not set" in text
 
 
-def test_notes_say_that_the_webhook_is_not_there() -> None:
-    assert "webhook.enabled has no effect" in helm.notes({"webhook": {"enabled": True}})
+def test_notes_say_how_to_see_that_the_webhook_serves() -> None:
+    text = helm.notes({"webhook": {"enabled": True}})
+    assert "the webhook serves once its Secret gpus-dra-driver-gpu-webhook-tls is there" in text
+    assert "rollout status deployment/gpus-dra-driver-gpu-webhook" in text
+    assert "webhook" not in helm.notes()
 
 
 def test_notes_say_that_nothing_was_installed_when_gpus_are_off() -> None:

@@ -1,6 +1,9 @@
 """Reading a sharing profile: what it says, what is refused, and when it is read again."""
 
 import contextlib
+import os
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -98,6 +101,11 @@ def test_profile_may_have_no_rules() -> None:
         (rule(shares="off"), "rules[0].shares is 'off', must be"),
         (rule(shares="[4]"), "rules[0].shares is a list, must be"),
         (rule(shares=""), "rules[0].shares is empty, must be"),
+        (rule(shares="010"), "rules[0].shares is '010', must be"),
+        (rule(match="{minor: 010}"), "rules[0].match.minor is '010', must be"),
+        (rule(match='{"mi\\nnor\\e[0m": 0}'), "rules[0].match.'mi\\nnor\\x1b[0m' is not known"),
+        (rule(match='{nodeLabels: {"a\\nb": 1}}'), "rules[0].match.nodeLabels.'a\\nb' is '1', must be a text"),
+        (rule(match='{nodeLabels: {"a\\0": b, "a\\0": c}}'), "rules[0].match.nodeLabels.'a\\x00' is there twice"),
         (rule(shares="49"), "rules[0].shares is 49, at most 48 are allowed (--max-clients-per-gpu=48)"),
         (rule(more="maxPerClaim: 5"), "line 4: rules[0].maxPerClaim is '5', must be a number from 1 to 4"),
         (rule(more="maxPerClaim: 0"), "rules[0].maxPerClaim is '0', must be"),
@@ -116,6 +124,10 @@ def test_wrong_profile_is_refused_by_line_rule_field_value_and_what_is_allowed(t
     assert said in error_of(text)
 
 
+def test_long_keys_make_no_long_message() -> None:
+    assert len(error_of(rule(match=f"{{? {'x' * 900} : 0}}"))) < 300
+
+
 @given(st.text())
 def test_any_text_is_a_profile_or_refused(text: str) -> None:
     with contextlib.suppress(ValueError):
@@ -129,7 +141,7 @@ def test_file_is_named_by_path_and_flag(tmp_path: Path) -> None:
         ProfileFile(path, 48).read()
 
 
-@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"#" * (2 << 20)], ids=["missing", "no text", "too large"])
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"#" * (65 << 10)], ids=["missing", "no text", "too large"])
 def test_file_that_cannot_be_read_is_a_setting_error(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "profile.yaml"
     if content is not None:
@@ -141,6 +153,31 @@ def test_file_that_cannot_be_read_is_a_setting_error(tmp_path: Path, content: by
 def test_directory_in_place_of_the_file_is_a_setting_error(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="Is a directory"):
         ProfileFile(tmp_path, 48).read()
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+def _loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("make", [_fifo, _socket, _loop, _device])
+def test_what_is_no_file_is_a_setting_error_and_never_waited_for(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = tmp_path / "p"
+    make(path)
+    with pytest.raises(SettingError, match="cannot be read"):
+        ProfileFile(path, 48).read()
 
 
 def test_profile_follows_the_link_of_a_configmap_that_is_swapped(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from dra_driver.model.errors import DriverNotReady
 from dra_driver.shared_devices import KnownShares
 from dra_driver.sharing.profile import Profile, Sharing
-from dra_driver.sharing.shares import ConsumableShares, SharesMode
+from dra_driver.sharing.shares import WHOLE, ConsumableShares, SharesMode
 from dra_driver.sharing.standing import Standing
 from dra_driver.slices.profiles import Decision
 
@@ -46,12 +46,28 @@ def test_nobody_knows_the_shares_of_a_device_before_they_were_decided(known: Kno
         known.count("gpu-0")
 
 
-def test_number_of_shares_is_what_was_decided_last_and_0_where_there_is_none(known: KnownShares) -> None:
+def test_number_of_shares_is_what_was_decided_last_and_0_where_there_was_none(known: KnownShares) -> None:
     decide(known, TEN)
     known.undecided("not now")
     assert [known.count(name) for name in ("gpu-0", "gpu-1", "gpu-2")] == [10, 0, 0]
-    decide(known, Sharing())
-    assert known.count("gpu-0") == 0
+
+
+def test_late_claim_still_has_the_part_that_its_shares_were_when_their_number_is_taken_away(known: KnownShares) -> None:
+    decide(known, TEN)
+    decide(known, Sharing(shares={"gpu-0": WHOLE}))
+    assert known.count("gpu-0") == 10
+    decide(known, Sharing(problems={"gpu-0": "two rules"}))
+    assert known.count("gpu-0") == 10
+    decide(known, Sharing(shares={"gpu-0": ConsumableShares(SharesMode.COUNT, 4)}))
+    assert known.count("gpu-0") == 4
+
+
+def test_shares_are_known_ahead_of_what_live_claims_mean_for_them(known: KnownShares, heard: Heard) -> None:
+    known.learn(None)
+    with pytest.raises(DriverNotReady):
+        known.count("gpu-0")
+    known.learn(TEN)
+    assert (known.count("gpu-0"), heard.told) == (10, [])
 
 
 def test_what_was_decided_is_handed_on(known: KnownShares, heard: Heard) -> None:

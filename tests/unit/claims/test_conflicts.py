@@ -92,6 +92,17 @@ def test_two_shares_of_one_device_in_one_claim_are_fine_and_must_agree() -> None
         check_within_claim(US, [device("a", LONG), device("b")])
 
 
+@pytest.mark.parametrize("shares", ["aa", "aab", "aba", "abb"])
+def test_share_that_a_claim_has_twice_is_refused_whichever_it_is(shares: str) -> None:
+    with pytest.raises(DeviceBusy, match="device gpu-0 is allocated twice to claim"):
+        check_within_claim(US, [device(share) for share in shares])
+
+
+def test_claim_may_have_many_shares_of_one_device_and_the_same_ids_on_others() -> None:
+    check_within_claim(US, [device(f"s{number}") for number in range(48)])
+    check_within_claim(US, [device("a"), device("a", device="gpu-1", uuid="GPU-1", gpu_uuid="GPU-1")])
+
+
 def test_config_of_mps_is_told_in_short() -> None:
     mps = {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 50}}
     with pytest.raises(DeviceBusy, match=r"asks for MPS \(.*defaultActiveThreadPercentage 50"):

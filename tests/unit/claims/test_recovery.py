@@ -1,11 +1,16 @@
 """Starts after reboots, damage and lost state; the sweep of forgotten claims."""
 
+from dataclasses import replace
+
 import pytest
 
-from dra_driver.claims.recovery import Rebuild, Sweep, check_boot, open_store
-from dra_driver.model.errors import ApiUnreachable, CdiError, ControlTimeout, DeviceBusy, StateError
+from dra_driver.claims.recovery import Rebuild, check_boot, open_store
+from dra_driver.claims.sweep import Sweep
+from dra_driver.model.devices import MemoryLimits
+from dra_driver.model.errors import ApiUnreachable, CdiError, ControlTimeout, DeviceBusy, DriverNotReady, StateError
 from dra_driver.model.records import ClaimState
-from tests.builders import NODE, claim_ref, config_entry, gpu_uuid, result, time_slicing
+from dra_driver.sharing.memory_limits import LimitTerms, ShareMemory
+from tests.builders import NODE, claim_ref, config_entry, gpu_uuid, make_inventory, result, time_slicing
 from tests.fakes.node import FakeEvents
 
 LONG = config_entry(time_slicing("Long"))
@@ -19,13 +24,16 @@ def boot_id(tmp_path):
     return path
 
 
+def recovery(node):
+    return Rebuild(node.edges, NODE, node.strategies, node.lifecycle.adopt, node.lifecycle.discard)
+
+
 def rebuild(node):
-    recovery = Rebuild(node.edges, NODE, node.strategies, node.lifecycle.adopt, node.lifecycle.discard)
-    recovery.run(node.inventory.devices)
+    recovery(node).run(node.inventory.devices)
 
 
 def sweep(node):
-    return Sweep(node.edges, NODE, node.lifecycle.unprepare)
+    return Sweep(node.edges, NODE, node.lifecycle.unprepare, recovery(node).run)
 
 
 def test_a_reboot_forgets_claims_files_and_slices(node, boot_id):
@@ -128,6 +136,60 @@ def test_a_lost_claim_whose_gate_is_off_now_still_holds_its_device(node, share):
     assert [(d.device, d.share_id) for d in node.store.get(claim.uid).devices] == [("gpu-0", share)]
 
 
+def share(number, request, device="gpu-0", **more):
+    return result(device, request, shareID=f"share-{number}", consumedCapacity={"shares": str(number)}, **more)
+
+
+def test_a_lost_claim_whose_gate_is_off_now_holds_each_device_as_it_did(node):
+    shares = [share(1, "a"), share(2, "b"), share(3, "look", "gpu-1", adminAccess=True)]
+    claim = node.claim(1, shares, config_entry(time_slicing("Long"), "a", "b"))
+    before = node.lifecycle.prepare(claim)
+    node.store.remove(claim.uid)
+    node.strategies = {}
+    rebuild(node)
+    after = node.store.get(claim.uid).devices
+    assert [(d.device, d.share_id, d.admin_access, d.consumed_capacity) for d in after] == [
+        (d.device, d.share_id, d.admin_access, d.consumed_capacity) for d in before
+    ]
+
+
+def test_a_lost_claim_that_demanded_enforced_limits_is_taken_over_where_there_are_none_any_more(node):
+    claim = node.claim(1, [share(1, "gpu")], LONG)
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"selectors": [{"cel": {"expression": ENFORCED}}]}}]}}
+    node.api.objects[claim.uid]["spec"] = spec
+    node.inventory = limited(MemoryLimits.ENFORCED)
+    node.prepare(claim)
+    node.store.remove(claim.uid)
+    node.inventory = limited(MemoryLimits.OBSERVED)
+    rebuild(node)
+    assert node.store.get(claim.uid).devices[0].time_slice == 3
+
+
+ENFORCED = 'device.attributes["gpu.nvidia.com"].memoryLimits == "enforced"'
+
+
+def limited(limits):
+    found = make_inventory()
+    return replace(found, gpus=tuple(replace(gpu, memory_limits=limits) for gpu in found.gpus))
+
+
+def not_decided(device):
+    raise DriverNotReady("how the GPUs of this node are shared is not decided yet")
+
+
+def test_a_lost_claim_keeps_its_slice_while_its_even_part_of_memory_cannot_be_told(node):
+    claim = node.claim(1, [share(1, "gpu")], LONG)
+    node.prepare(claim)
+    node.store.remove(claim.uid)
+    node.limit_terms = LimitTerms(ShareMemory.EVEN, not_decided)
+    node.restart()
+    rebuild(node)
+    (device,) = node.store.get(claim.uid).devices
+    assert (device.time_slice, device.sharing != "", device.memory_budget) == (3, True, None)
+    node.lifecycle.unprepare(claim)
+    assert node.control.slices_set == [3, 0]
+
+
 @pytest.mark.parametrize("gone", ["deleted", "deallocated", "elsewhere"])
 def test_a_file_whose_claim_is_not_allocated_here_is_removed(node, gone):
     claim = node.claim(1, [result()])
@@ -207,6 +269,40 @@ def test_the_sweep_finds_claims_known_by_uid_only(node):
     sweeper.run()
     assert node.store.get(claim.uid) is None
     assert claim_ref(1).uid not in node.cdi.files
+
+
+def test_the_sweep_learns_what_a_claim_known_by_uid_only_has(node):
+    claim = node.claim(1, [share(1, "gpu")], LONG)
+    before = node.lifecycle.prepare(claim)
+    node.store.remove(claim.uid)
+    node.api.down = True
+    rebuild(node)
+    rebuild(node)
+    assert node.store.get(claim.uid).claim.name == ""
+    node.api.down = False
+    sweep(node).run()
+    assert (node.store.get(claim.uid).claim, node.store.get(claim.uid).devices) == (claim, before)
+    node.prepare(node.claim(2, [share(2, "gpu")], LONG))
+
+
+def test_the_sweep_goes_on_while_there_is_no_inventory_to_learn_with(node):
+    lost, gone = node.claim(1, [result()]), node.claim(2, [result("gpu-1")])
+    for claim in (lost, gone):
+        node.prepare(claim)
+    node.store.remove(lost.uid)
+    node.api.down = True
+    rebuild(node)
+    node.api.down = False
+    del node.api.objects[gone.uid]
+    node.edges = replace(node.edges, inventory=not_ready)
+    sweeper = sweep(node)
+    sweeper.run()
+    sweeper.run()
+    assert [record.claim.uid for record in node.store.records()] == [lost.uid]
+
+
+def not_ready():
+    raise DriverNotReady("the GPUs of this node are not known yet")
 
 
 @pytest.mark.parametrize("how", ["deallocated", "another device", "another node"])

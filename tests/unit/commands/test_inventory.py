@@ -1,3 +1,4 @@
+import contextlib
 import json
 
 import pytest
@@ -32,6 +33,7 @@ def node(monkeypatch):
     def install(*gpus, mig=()):
         source = Source(Inventory(driver=DRIVER, gpus=gpus, mig_devices=mig))
         monkeypatch.setattr(command, "_source", lambda read: source)
+        monkeypatch.setattr(offered, "limited_source", lambda read: contextlib.nullcontext(source))
         return source
 
     for name in ("NODE_NAME", "SIMULATED_NODE", "NVIDIA_DRIVER_ROOT", "FEATURE_GATES", "CONSUMABLE_SHARES"):
@@ -258,7 +260,7 @@ def test_rule_that_means_nothing_here_is_told(node, capsys, tmp_path):
 
     said = slices(capsys, GATE, written(tmp_path / "profile.yaml", "match: {minor: 5}, shares: 2"))[1]
 
-    assert said == "note: rules[0] (line 2) of the sharing profile means no device of this node\n"
+    assert said == "note: sharing profile: rules[0] (line 2) means no device of this node\n"
 
 
 def test_device_that_live_claims_hold_in_another_way_is_left_out(node, capsys, tmp_path):

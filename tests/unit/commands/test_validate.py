@@ -1,10 +1,11 @@
 import io
 import json
+import sys
 import textwrap
 
 import pytest
 
-from dra_driver.commands import validate as command
+from dra_driver.commands import files
 from dra_driver.commands.main import main
 
 CLAIM = """\
@@ -309,10 +310,19 @@ def test_bad_gates_are_wrong_usage(capsys, tmp_path):
 def test_mps_is_noted_as_not_served(check):
     text = CLAIM[: CLAIM.index("            timeSlicingConfig")].replace("TimeSlicing", "MPS")
 
-    code, found = check(text, "--feature-gates", "MPSSupport=true")
+    code, found = check(text)
 
     assert (code, only(found)[1]) == (0, "note")
     assert "does not serve strategy MPS" in only(found)[3]
+
+
+def test_mps_is_a_problem_in_the_words_of_the_event_when_gates_are_known(check):
+    text = CLAIM[: CLAIM.index("            timeSlicingConfig")].replace("TimeSlicing", "MPS")
+
+    code, found = check(text, "--feature-gates", "MPSSupport=true")
+
+    assert code == 1
+    assert only(found)[3].startswith("error validating GPU config: unknown GPU sharing strategy: MPS; ")
 
 
 def test_a_device_class_is_checked(check):
@@ -527,7 +537,7 @@ def test_json_output_says_whether_all_is_well(tmp_path, capsys):
 
 def test_standard_input_is_read(monkeypatch, capsys):
     monkeypatch.setattr(
-        command.sys, "stdin", io.TextIOWrapper(io.BytesIO(changed("Long", "Forever").encode()), encoding="utf-8")
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(changed("Long", "Forever").encode()), encoding="utf-8")
     )
 
     assert main(["validate", "-", *ON]) == 1
@@ -558,7 +568,7 @@ def test_a_file_that_is_no_text_is_unreadable(tmp_path, capsys, content):
 
 
 def test_a_huge_file_is_unreadable(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(command, "MAX_BYTES", 100)
+    monkeypatch.setattr(files, "MAX_BYTES", 100)
     (tmp_path / "x.yaml").write_text("a" * 101)
 
     assert main(["validate", str(tmp_path / "x.yaml")]) == 2

@@ -6,7 +6,7 @@ import pytest
 
 from dra_driver.devices.memory_limits import CONTROLLERS, LimitedSource
 from dra_driver.model.devices import GpuProcess, Inventory, MemoryLimits
-from dra_driver.model.errors import ControlError, ControlTimeout, ControlUnsupported
+from dra_driver.model.errors import ControlError, ControlGone, ControlTimeout, ControlUnsupported
 from tests.builders import DRIVER, gpu_uuid, make_gpu, make_inventory, make_mig
 
 ENFORCED, OBSERVED = MemoryLimits.ENFORCED, MemoryLimits.OBSERVED
@@ -88,7 +88,7 @@ def test_limits_are_observed_without_a_hook_until_there_is_one(node: Node) -> No
     assert node.look() == [ENFORCED, ENFORCED]
 
 
-def test_driver_is_asked_once_for_each_session(node: Node) -> None:
+def test_driver_that_can_is_asked_once_for_each_session(node: Node) -> None:
     node.look()
     node.look()
     assert node.asked == [gpu_uuid(0), gpu_uuid(1)]
@@ -98,8 +98,11 @@ def test_driver_is_asked_once_for_each_session(node: Node) -> None:
     assert node.look() == [OBSERVED, ENFORCED]
 
 
-def test_driver_that_did_not_answer_in_time_is_asked_again(node: Node) -> None:
-    node.errors[gpu_uuid(0)] = ControlTimeout("no answer")
+@pytest.mark.parametrize(
+    "error", [ControlTimeout("no answer"), ControlGone("GPU lost"), ControlError("unknown error")], ids=repr
+)
+def test_driver_that_did_not_say_yes_is_asked_again(node: Node, error: ControlError) -> None:
+    node.errors[gpu_uuid(0)] = error
     assert node.look() == [OBSERVED, ENFORCED]
     node.errors.clear()
     assert node.look() == [ENFORCED, ENFORCED]

@@ -11,7 +11,7 @@ from dra_driver.model.devices import GpuProcess
 from dra_driver.model.errors import ControlError
 from dra_driver.model.plan import Plan, PreparedDevice
 from dra_driver.model.records import ClaimRecord, ClaimState
-from dra_driver.observe.memory_watch import EVENT, TELL_AGAIN_S, MemoryWatch, Sources
+from dra_driver.observe.memory_watch import EVENT, IDLE_S, TELL_AGAIN_S, MemoryWatch, Sources
 from dra_driver.observe.process_pods import ProcessPods
 from tests.builders import claim_ref, gpu_uuid, resource_claim
 from tests.fakes.node import FakeClaims
@@ -37,12 +37,13 @@ class Node:
     told: list[tuple[PodRef, str]] = field(default_factory=list)
     counted: int = 0
     now: float = 0.0
+    idle_s: float = IDLE_S
 
     def __post_init__(self) -> None:
         sources = Sources(
             records=lambda: list(self.records), memory=self, pods=ProcessPods(self.directory), claims=self.api
         )
-        self.watch = MemoryWatch(sources, self, self.count, lambda: self.now)
+        self.watch = MemoryWatch(sources, self, self.count, lambda: self.now, self.idle_s)
 
     def count(self) -> None:
         self.counted += 1
@@ -167,6 +168,35 @@ def test_pod_with_two_claims_on_a_gpu_may_use_what_both_give(node: Node) -> None
     assert node.look() == [pod(1), pod(1)]
 
 
+@pytest.mark.parametrize(
+    ("gib", "enforced", "fits", "over"), [(None, False, 70, None), (10, True, 19, 2)], ids=["no limit", "enforced"]
+)
+def test_pod_with_another_claim_on_the_gpu_that_is_not_watched_may_use_what_that_gives_too(
+    node: Node, gib: int | None, enforced: bool, fits: int, over: int | None
+) -> None:
+    node.claim(1, 10, 1)
+    node.claim(2, gib, 1, enforced=enforced)
+    node.uses(1, fits)
+    assert node.look() == []
+    if over is not None:
+        node.uses(1, over)
+        assert node.look() == [pod(1)]
+
+
+def test_claim_that_was_deleted_before_it_was_given_back_hides_no_other(node: Node) -> None:
+    gone = node.claim(1, 10, 1)
+    node.claim(2, 20, 2)
+    node.claim(3, 5, 3, gpu=1)
+    del node.api.objects[gone.uid]
+    node.uses(1, 11)
+    node.uses(2, 21)
+    node.uses(3, 6, gpu=1)
+    assert node.look() == [pod(2), pod(3)]
+    reads = node.api.reads
+    node.look()
+    assert node.api.reads == reads
+
+
 def test_memory_of_another_gpu_does_not_count(node: Node) -> None:
     node.claim(1, 10, 1, gpu=0)
     node.claim(2, 30, 1, gpu=1)
@@ -278,6 +308,17 @@ def test_thread_sleeps_until_there_is_something_to_watch(node: Node) -> None:
     finally:
         node.watch.stop()
     assert not node.watch.threads[0].is_alive()
+
+
+def test_thread_finds_by_itself_what_another_instance_has_prepared(tmp_path: Path) -> None:
+    node = Node(tmp_path, idle_s=0.01)
+    node.watch.start()
+    try:
+        node.uses(1, 11)
+        node.claim(1, 10, 1)
+        wait_until(lambda: node.told != [])
+    finally:
+        node.watch.stop()
 
 
 def test_thread_survives_what_goes_wrong(node: Node, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,6 +13,7 @@ from dra_driver.sharing.memory_limits import (
     ShareMemory,
     asks_for_enforced,
     budget,
+    budgets,
     check_enforced,
     limits_to_set,
     observed_budgets,
@@ -201,3 +202,19 @@ def test_claim_that_insists_is_let_through_where_they_are() -> None:
 
 def test_claim_that_does_not_insist_is_let_through_anywhere() -> None:
     check_enforced(REF, allocated(), make_gpu(0, memory_limits=MemoryLimits.OBSERVED))
+
+
+def test_mig_device_is_limited_by_hardware_whatever_a_claim_demands() -> None:
+    insisting = AllocatedDevice(request="gpu", pool="node-a", device="mig", needs_enforced=True)
+    check_enforced(REF, insisting, make_mig(make_gpu(0, mig_enabled=True)))
+
+
+def test_budgets_are_those_of_each_device_enforced_or_not() -> None:
+    devices = [
+        prepared("gpu-0", GIB),
+        prepared("gpu-0", 2 * GIB, enforced=False),
+        prepared("gpu-1", None),
+        prepared("gpu-1", GIB),
+        prepared("gpu-2", None, admin_access=True),
+    ]
+    assert budgets(devices) == {"gpu-0": 3 * GIB, "gpu-1": None}

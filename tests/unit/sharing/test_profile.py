@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.model.devices import Device
-from dra_driver.sharing.profile import Match, Profile, Rule, Terms, share_out
+from dra_driver.sharing.profile import Match, Profile, Rule, Terms, idle_words, share_out
 from dra_driver.sharing.shares import WHOLE, ConsumableShares
 from tests.builders import gpu_uuid, make_gpu, make_mig
 
@@ -141,3 +141,20 @@ def test_no_gpu_ever_gets_more_clients_than_allowed(words: list[str]) -> None:
 def test_empty_profile_leaves_every_device_whole() -> None:
     found = share_out(ALL, Profile(), {}, Terms())
     assert set(found.shares.values()) == {WHOLE}
+
+
+def test_thousand_rules_make_no_longer_text_than_nine() -> None:
+    many = [Rule(index=n, line=n + 2, match=Match(minor=0), shares=ConsumableShares()) for n in range(1000)]
+    found = share_out([make_gpu(0)], Profile(tuple(many)), {}, Terms())
+    assert found.problems["gpu-0"].count("rules[") == 8
+    assert "rules[7] (line 9) and 992 more: narrow" in found.problems["gpu-0"]
+    assert idle_words(many).endswith("rules[7] (line 9) and 992 more mean no device of this node")
+    assert idle_words(many[:1]) == "rules[0] (line 2) means no device of this node"
+
+
+def test_card_may_have_as_many_clients_as_are_allowed_and_not_one_more() -> None:
+    migs = [make_mig(PARENT, start) for start in range(6)]
+    for devices, shares in (([G0], "48"), (migs, "8")):
+        for most, problems in ((48, 0), (47, len(devices))):
+            terms = Terms(default=ConsumableShares.parse(shares), max_clients=most)
+            assert len(share_out(devices, Profile(), {}, terms).problems) == problems

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from dra_driver.model.devices import Device
 from dra_driver.ports import Json
+from dra_driver.scheduling import consumption
 from dra_driver.sharing.shares import WHOLE, ConsumableShares, SharesMode
-from dra_driver.simulator import consumption, device_rules
+from dra_driver.simulator import device_rules
 from dra_driver.slices.build import build_slices
 from tests.builders import DRIVER, make_gpu, make_mig
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dra_driver.simulator.consumption import Usage
+from dra_driver.scheduling.consumption import Usage
 from dra_driver.simulator.kinds import (
     DEVICE_CLASSES,
     NODES,

@@ -113,6 +113,7 @@ def hold(number: int, minor: int = 0, share: bool = True, admin: bool = False) -
         gpu_uuid=gpu_uuid(minor),
         cdi_ids=(),
         share_id=f"share-{number}" if share else None,
+        consumed_capacity=(("shares", "1"),) if share else (),
         admin_access=admin,
     )
     return ClaimRecord(
@@ -215,6 +216,22 @@ def test_partitions_made_later_are_withheld_when_they_go_over_the_ceiling(node: 
     node.offering.show(few)
     assert len(node.offer()) == 7
     assert node.condition[0]
+
+
+def test_profile_that_was_read_at_the_start_counts_when_its_file_is_gone_before_there_are_gpus(node: Node) -> None:
+    node.default, node.profile = "4", WHOLE
+    node.offering.show(None)
+    node.profile = SettingError("--sharing-profile f cannot be read: No such file")
+    assert shown(node).offer() == {"gpu-0": "whole", "gpu-1": "4"}
+    assert "cannot be read" in node.condition[1]
+
+
+def test_profile_that_was_followed_for_no_device_is_none_to_go_back_to(node: Node) -> None:
+    node.profile = FOUR
+    shown(node, Inventory(driver=make_inventory().driver))
+    node.profile = AMBIGUOUS
+    assert shown(node).offer() == {"gpu-1": "4"}
+    assert "not offered: gpu-0" in node.condition[1]
 
 
 def test_rule_that_means_no_device_here_is_told_once_and_is_no_fault(
@@ -322,6 +339,21 @@ def test_claims_are_taken_as_last_known_while_the_state_cannot_be_read(node: Nod
     assert "gpu-0" not in shown(node).offer()
     node.records = StateError("locked")
     assert "gpu-0" not in node.offer()
+
+
+def test_nothing_is_offered_before_it_is_known_what_live_claims_hold(node: Node) -> None:
+    node.profile, node.records = TEN, StateError("database is locked")
+    shown(node)
+    assert node.published == []
+    assert node.condition == (False, "what live claims hold is not known: database is locked")
+    node.records = [hold(1, share=False)]
+    assert node.offer() == {"gpu-1": "whole"}
+
+
+def test_device_that_waits_for_shares_to_leave_is_told_in_readiness_where_nothing_is_shared(node: Node) -> None:
+    node.records = [hold(1)]
+    assert shown(node).offer() == {"gpu-1": "whole"}
+    assert node.condition == (True, "whole: gpu-0, gpu-1; not offered until live claims have left: gpu-0")
 
 
 def test_device_is_not_withheld_where_the_api_server_knows_no_shares(node: Node) -> None:

@@ -1,0 +1,124 @@
+"""What was found of the old ways: groups of nodes that share alike, workloads, and what has to be said about it all."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+Json = dict[str, Any]
+
+GPU: Final = "nvidia.com/gpu"
+MIG_PREFIX: Final = "nvidia.com/mig-"
+SHARED_SUFFIX: Final = ".shared"
+CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"
+MAX_CLIENTS: Final = 48
+
+
+class Outcome(Enum):
+    """What becomes of something that was set. DECIDE: a person has to choose, and nothing was assumed in silence."""
+
+    MAPPED = "mapped"
+    LOST = "lost"
+    DECIDE = "needs a decision"
+    WRONG = "was wrong before"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was set. where: file and place; what: the setting; becomes: what it is now, or why nothing."""
+
+    outcome: Outcome
+    where: str
+    what: str
+    becomes: str
+
+
+class Strategy(Enum):
+    """How clients take turns on a GPU."""
+
+    TIME_SLICING = "time-slicing"
+    MPS = "MPS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One resource that was handed out several times. only_one: a request for more than one was refused."""
+
+    resource: str
+    replicas: int
+    strategy: Strategy
+    rename: bool
+    only_one: bool
+
+    @property
+    def mig_profile(self) -> str | None:
+        """Of ``nvidia.com/mig-1g.10gb``: ``1g.10gb``."""
+        if not self.resource.startswith(MIG_PREFIX):
+            return None
+        return self.resource.removeprefix(MIG_PREFIX).replace(".me", "+me")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Nodes that share alike. name: of the config; labels: what selects them, none for all that no other group has.
+
+    partitions: MIG devices a card by profile, where that is known. mig_strategy: none, single or mixed.
+    """
+
+    name: str
+    where: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    mig_strategy: str = "none"
+    shares: tuple[Share, ...] = ()
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """An object with pods that ask for GPUs. path: of its pod spec inside the object."""
+
+    where: str
+    content: Json
+    path: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """Of the object."""
+        return str(self.content["kind"])
+
+    @property
+    def name(self) -> str:
+        """Of the object."""
+        return str(self.content["metadata"].get("name") or "unnamed")
+
+    @property
+    def namespace(self) -> str:
+        """Of the object; files may leave it out."""
+        return str(self.content["metadata"].get("namespace") or "default")
+
+    @property
+    def pod_spec(self) -> Json:
+        """The pod spec as it is."""
+        found: Any = self.content
+        for part in self.path:
+            found = found[part]
+        return found  # type: ignore[no-any-return]
+
+
+@dataclass(slots=True)
+class Legacy:
+    """Everything that was read. config_maps: to be read once the default config is known, each with where it was."""
+
+    groups: list[Group] = field(default_factory=list)
+    workloads: list[Workload] = field(default_factory=list)
+    nodes: list[Json] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    config_maps: list[tuple[Json, str]] = field(default_factory=list)
+    default_config: str | None = None
+
+    def say(self, outcome: Outcome, where: str, what: str, becomes: str) -> None:
+        """Add a finding; the same one is said once."""
+        finding = Finding(outcome, where, what, becomes)
+        if finding not in self.findings:
+            self.findings.append(finding)
