@@ -45,13 +45,14 @@ from dra_driver.observe.http import StatusServer
 from dra_driver.observe.memory_watch import MemoryWatch, Sources
 from dra_driver.observe.metrics import PrometheusRecorder
 from dra_driver.observe.readiness import Conditions, Liveness
-from dra_driver.settings import GpuControlMode, LoggingFormat, Settings
+from dra_driver.settings import DevicePluginConflict, GpuControlMode, LoggingFormat, Settings
 from dra_driver.shared_devices import KnownShares, profile_reader
 from dra_driver.sharing.memory_limits import LimitTerms
 from dra_driver.sharing.profile import Terms
 from dra_driver.sharing.strategy import Strategies, Strategy
 from dra_driver.sharing.time_slicing import TimeSlicingStrategy
 from dra_driver.slices.offering import Offering, Telling
+from dra_driver.slices.other_publisher import OtherPublisher
 from dra_driver.slices.profiles import Profiles
 from dra_driver.slices.publisher import SlicePublisher
 
@@ -174,6 +175,12 @@ class App:
             self._publisher.publish,
             lambda: self._publisher.shares_dropped,
             self._known_shares,
+            OtherPublisher(
+                self._node.allocatable,
+                self.conditions,
+                self._events,
+                refuse=settings.device_plugin_conflict is DevicePluginConflict.REFUSE,
+            ).in_the_way,
         )
         shared = CONSUMABLE_SHARES in settings.gates
         source = self._hardware.limited(self._cdi.why_no_memory_limits) if shared else self._hardware.source

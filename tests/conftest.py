@@ -4,8 +4,10 @@ A property is judged by what it finds, never by how long an example takes.
 ``--hypothesis-profile=thorough`` tries many more examples than a run of all tests has time for.
 """
 
+import logging
 import os
 import tempfile
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
@@ -30,6 +32,14 @@ def pytest_configure() -> None:
     # Tests run stand-ins for NVIDIA's programs from there.
     if "TMPDIR" not in os.environ and room >= _MEMORY_BYTES and not status.f_flag & os.ST_NOEXEC:
         os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY
+
+
+@pytest.fixture(autouse=True)
+def no_log_handler_is_left() -> Iterator[None]:
+    """A command that sets logging up would write into the output of a test that is over."""
+    yield
+    for handler in [h for h in logging.root.handlers if type(h) is logging.StreamHandler]:
+        logging.root.removeHandler(handler)
 
 
 _WAITING = Path(__file__).with_name("demo")

@@ -1,4 +1,4 @@
-"""The Node object of this node: its UID for owner references, its labels where a sharing profile asks for them."""
+"""The Node object of this node: UID for owner references, labels for a sharing profile, what a device plugin offers."""
 
 from collections.abc import Mapping
 from urllib.parse import quote
@@ -29,6 +29,14 @@ class ApiNode:
         """Labels of the Node. Raises ApiError as ``uid`` does."""
         return {str(key): str(value) for key, value in (self._metadata(_SOON_S).get("labels") or {}).items()}
 
+    def allocatable(self) -> Mapping[str, str]:
+        """``status.allocatable``: what the kubelet counts, resources of device plugins among it. Raises ApiError."""
+        status = self._get(_SOON_S).get("status") or {}
+        return {str(name): str(amount) for name, amount in (status.get("allocatable") or {}).items()}
+
     def _metadata(self, timeout_s: float = 10.0) -> Json:
+        return self._get(timeout_s).get("metadata") or {}
+
+    def _get(self, timeout_s: float) -> Json:
         path = f"/api/v1/nodes/{quote(self._node_name, safe='')}"
-        return self._connection.request("GET", path, timeout_s=timeout_s).get("metadata") or {}
+        return self._connection.request("GET", path, timeout_s=timeout_s)

@@ -40,6 +40,7 @@ _KINDS: Final = {
     "resourceclaimtemplates": "ResourceClaimTemplate",
 }
 NOT_FITTING: Final = 1
+_TARGETS: Final = "claim/NAME or template/NAME"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the explanations, return the exit code. Raises SettingError for what cannot be asked or read."""
     from dra_driver.explain.answers import answer
+    from dra_driver.explain.nodes import names_and_labels
     from dra_driver.explain.questions import NotThere, all_questions, questions
     from dra_driver.explain.sources import Unreadable
     from dra_driver.explain.state import Misshapen
@@ -70,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     from dra_driver.scheduling.cel import Cel, CelMissing
 
     if options.target is None and not options.filename:
-        raise SettingError("say what to explain: pod/NAME, claim/NAME or template/NAME, or give files with -f")
+        raise SettingError(f"say what to explain: pod/NAME, {_TARGETS}, or give files with -f")
     try:
         compiler = Cel().compile_selector
         state = _state(options)
@@ -80,8 +82,12 @@ def run(options: argparse.Namespace) -> int:
     except (CelMissing, Misshapen, NotThere, Unreadable) as error:
         raise SettingError(str(error)) from error
     if not asked:
-        what = options.target or "what was read"
-        raise SettingError(f"nothing in {what} asks for devices: no resourceClaims, and no resource of a DeviceClass")
+        raise SettingError(_nothing(options, state))
+    nodes = [name for name, _ in names_and_labels(state)]
+    if options.node and nodes and options.node not in nodes:
+        raise SettingError(
+            f"--node {options.node}: no ResourceSlice offers devices there; it does on {', '.join(nodes)}"
+        )
     answers = [answer(state, question, compiler, options.node) for question in asked]
     if options.output == "json":
         write_json({"ok": all(each.fits for each in answers), "answers": [as_json(each) for each in answers]})
@@ -91,12 +97,31 @@ def run(options: argparse.Namespace) -> int:
     return 0 if all(each.fits for each in answers) else NOT_FITTING
 
 
+def _nothing(options: argparse.Namespace, state: Any) -> str:
+    from dra_driver.explain.questions import unserved
+
+    what = options.target or "what was read"
+    text = f"nothing in {what} asks for devices: no resourceClaims, and no resource of a DeviceClass"
+    if not options.target:
+        return f"{text}. Of Deployments and other workloads, give a pod"
+    names = unserved(state, *_target(options.target), options.namespace)
+    if not names:
+        return text
+    served = sorted(filter(None, (each["spec"].get("extendedResourceName") for each in state.classes.values())))
+    return (
+        f"{text}. It asks for {', '.join(names)}, for which DRA knows no DeviceClass; "
+        f"classes stand for: {', '.join(served) or 'no resource'}"
+    )
+
+
 def _target(target: str) -> tuple[str, str]:
     kind, slash, name = target.partition("/")
     if not slash:
         kind, name = "pod", target
     if kind.lower() not in _KINDS or not name:
-        raise SettingError(f"{target!r} cannot be explained: pod/NAME, claim/NAME or template/NAME")
+        raise SettingError(
+            f"{target!r} cannot be explained: give pod/NAME (of a workload, one of its pods), {_TARGETS}"
+        )
     return _KINDS[kind.lower()], name
 
 

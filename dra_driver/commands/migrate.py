@@ -34,6 +34,7 @@ Exit codes: 0 all is mapped, 1 something needs a decision or was wrong (all is i
 UNDECIDED: Final = 1
 _LEAST_MINOR: Final = 34
 _NEWEST_MINOR: Final = 37
+_USUAL_VERSION: Final = "1.36"
 _READ: Final = (
     ("/apis/nvidia.com/v1/clusterpolicies", "ClusterPolicy"),
     ("/api/v1/configmaps", "ConfigMap"),
@@ -63,7 +64,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="new folder for what is written")
     parser.add_argument(
-        "--kubernetes-version", metavar="1.N", default="1.36", help="of the cluster: 1.34 to 1.37 (default: 1.36)"
+        "--kubernetes-version",
+        metavar="1.N",
+        help="of the cluster: 1.34 to 1.37 (default: the one that is read, for files 1.36)",
     )
     parser.add_argument("--default-config", metavar="NAME", help="device plugin config of nodes without a label")
     parser.add_argument(
@@ -86,10 +89,17 @@ def run(options: argparse.Namespace) -> int:
     from dra_driver.migrate.workloads import moved
 
     if bool(options.files) == options.from_cluster:
-        raise SettingError("give files, or --from-cluster")
-    minor = _minor(options.kubernetes_version)
+        raise SettingError(f"give files, or --from-cluster{', not both' if options.files else ''}")
     legacy = Legacy(default_config=options.default_config)
-    _read_cluster(options, legacy) if options.from_cluster else _read_files(options.files, legacy)
+    version = options.kubernetes_version
+    if version is not None:
+        _minor(version)
+    if options.from_cluster:
+        found = _read_cluster(options, legacy)
+        minor = _minor(version or found)
+    else:
+        minor = _minor(version or _USUAL_VERSION)
+        _read_files(options.files, legacy)
     finish(legacy)
     made = fleet(legacy, minor, mps_as_time_slicing=options.mps_as == "time-slicing")
     texts = {"values.yaml": _yaml([made.values])}
@@ -116,7 +126,10 @@ def _minor(text: str) -> int:
     major, _, minor = text.removeprefix("v").partition(".")
     number = minor.partition(".")[0]
     if major != "1" or not number.isdecimal() or not _LEAST_MINOR <= int(number) <= _NEWEST_MINOR:
-        raise SettingError(f"--kubernetes-version {text!r}: must be 1.{_LEAST_MINOR} to 1.{_NEWEST_MINOR}")
+        raise SettingError(
+            f"Kubernetes {text}: must be 1.{_LEAST_MINOR} to 1.{_NEWEST_MINOR}; "
+            "--kubernetes-version says for which one to write"
+        )
     return int(number)
 
 
@@ -135,7 +148,8 @@ def _read_files(names: list[str], legacy: Any) -> None:
             raise SettingError(f"{shown} cannot be read: {files.reason(error)}") from error
 
 
-def _read_cluster(options: argparse.Namespace, legacy: Any) -> None:
+def _read_cluster(options: argparse.Namespace, legacy: Any) -> str:
+    """Read what may be listed; the version of the cluster. Raises ApiError."""
     from dra_driver.cluster.connection import connect
     from dra_driver.commands.kubeconfig import usual
     from dra_driver.explain.sources import list_all
@@ -151,15 +165,15 @@ def _read_cluster(options: argparse.Namespace, legacy: Any) -> None:
             if error.status not in _ABSENT:
                 raise
             if error.status == _ABSENT[0]:
-                legacy.say(
-                    Outcome.DECIDE, "cluster", f"{kind}s", f"must not be listed, so that they are not here: {error}"
-                )
+                said = f"these were not read, as you may not list them: {error}"
+                legacy.say(Outcome.DECIDE, "cluster", path.rpartition("/")[2], said)
             continue
         for item in found:
             owners = item["metadata"].get("ownerReferences") or []
             if not any(owner.get("controller") for owner in owners):
-                name = "/".join(filter(None, (item["metadata"].get("namespace"), item["metadata"]["name"])))
-                read_object({"apiVersion": version, "kind": kind, **item}, f"{kind} {name}", legacy)
+                where = f"ClusterPolicy {item['metadata']['name']}" if kind == "ClusterPolicy" else "cluster"
+                read_object({"apiVersion": version, "kind": kind, **item}, where, legacy)
+    return str(connection.request("GET", "/version").get("gitVersion"))
 
 
 def _yaml(documents: list[Any]) -> str:

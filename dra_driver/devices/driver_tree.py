@@ -6,6 +6,7 @@ Laid out as NVIDIA's driver is on a host, so that what looks for driver files fi
 import fcntl
 import hashlib
 import os
+import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -63,6 +64,7 @@ Character devices:
 _CAPS_BASE: Final = 3
 _CAPS_PER_INSTANCE: Final = 9
 _CAPS_PER_GPU: Final = 15 * _CAPS_PER_INSTANCE
+_CAPABILITIES: Final = "proc/driver/nvidia/capabilities"
 
 STATE: Final = "var/state"
 CALL_LOG: Final = "var/log/nvidia-smi.calls"
@@ -110,7 +112,27 @@ def _write_all(
     _write_device_nodes(root / "dev", cards)
     _write(root / "proc" / "devices", _PROC_DEVICES)
     _write(root / "sys/fs/cgroup/cgroup.controllers", "memory pids\n")
-    for path, minor in _capabilities(cards):
+    _write_capabilities(root, _capabilities(cards))
+
+
+def keep_capabilities(root: Path, cards: Sequence[Card]) -> None:
+    """Leave capability files of the MIG devices that these cards have now, and of no others. Raises OSError.
+
+    As the kernel has them: those of a GPU instance come and go with it. Device nodes stay, as they do on a host.
+    """
+    folder = root / _CAPABILITIES
+    if not folder.exists() and not any(card.mig_devices for card in cards):
+        return
+    wanted = dict(_capabilities([card for card in cards if card.gpu.mig_enabled]))
+    instances = {(root / path).parent for path in wanted}
+    for found in folder.glob("gpu*/mig/gi*"):
+        if found not in instances:
+            shutil.rmtree(found, ignore_errors=True)
+    _write_capabilities(root, ((path, minor) for path, minor in wanted.items() if not (root / path).exists()))
+
+
+def _write_capabilities(root: Path, capabilities: Iterable[tuple[str, int]]) -> None:
+    for path, minor in capabilities:
         _write(root / path, f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
         _node(root / "dev/nvidia-caps" / f"nvidia-cap{minor}", CAPS_MAJOR, minor, 0o444)
 
@@ -161,11 +183,11 @@ def _capabilities(cards: Iterable[Card]) -> Iterator[tuple[str, int]]:
     """(access file, device minor) of each GPU instance and compute instance, and of MIG itself."""
     with_mig = [card for card in cards if card.mig_devices]
     if with_mig:
-        yield "proc/driver/nvidia/capabilities/mig/config", 1
-        yield "proc/driver/nvidia/capabilities/mig/monitor", 2
+        yield f"{_CAPABILITIES}/mig/config", 1
+        yield f"{_CAPABILITIES}/mig/monitor", 2
     for card in with_mig:
         for device in card.mig_devices:
-            folder = f"proc/driver/nvidia/capabilities/gpu{card.gpu.minor}/mig/gi{device.gpu_instance_id}"
+            folder = f"{_CAPABILITIES}/gpu{card.gpu.minor}/mig/gi{device.gpu_instance_id}"
             block = _CAPS_BASE + card.gpu.minor * _CAPS_PER_GPU + device.gpu_instance_id * _CAPS_PER_INSTANCE
             yield f"{folder}/access", block
             yield f"{folder}/ci{device.compute_instance_id}/access", block + 1 + device.compute_instance_id

@@ -81,6 +81,10 @@ class MigLayout(_Part):
     starts: list[Count] = Field(min_length=1)
 
 
+class _Layout(_Part):
+    mig: list[MigLayout]
+
+
 class Cards(_Part):
     """``count`` GPUs that are alike. What is not given is derived from their position on the node.
 
@@ -228,6 +232,17 @@ def parse(text: str, where: str) -> Scenario:
         return Scenario.model_validate(raw)
     except ValidationError as error:
         raise SettingError(f"scenario {where}: {explain(error, Scenario)}") from error
+
+
+def parse_layout(text: str, where: str) -> tuple[MigLayout, ...]:
+    """The MIG devices of one card from the YAML text of a ``mig`` entry. Raises SettingError naming ``where``."""
+    try:
+        raw = yaml.load(text, Loader=_Yaml)  # noqa: S506 - one of the two safe loaders
+        return tuple(_Layout.model_validate({"mig": raw}).mig)
+    except yaml.YAMLError as error:
+        raise SettingError(f"{where}: not YAML: {' '.join(str(error).split())}") from error
+    except ValidationError as error:
+        raise SettingError(f"{where}: {explain(error, _Layout)}") from error
 
 
 def _read(path: Path) -> str:

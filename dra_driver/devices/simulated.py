@@ -1,14 +1,6 @@
 """A simulated node: GPUs of a scenario behind the same seams as NVML, over a driver tree of real files.
 
-What the node is like at a moment are files below ``var/state`` of the tree: they outlive this program, and a test or an
-admin can change them behind its back.
-
-    not-loaded           while it is there, the NVIDIA driver is not
-    epoch                another text in it: the driver was loaded anew
-    <uuid>/gone          while it is there, the card is off the bus; it comes back with default settings
-    <uuid>/mig_mode      Enabled or Disabled, instead of what the scenario says
-    <uuid>/compute_mode, <uuid>/time_slice
-    <uuid>/processes     who computes on the card, see ``simulated_memory``
+What is the node's at a moment is in ``simulated_state``, and changes behind the back of this program.
 """
 
 import threading
@@ -19,11 +11,12 @@ from typing import Final, NoReturn
 
 from dra_driver.devices import scenario as scenarios
 from dra_driver.devices import stand_in, vocabulary
-from dra_driver.devices.driver_tree import STATE, write_tree
+from dra_driver.devices.driver_tree import write_tree
 from dra_driver.devices.gpu_reader import OnceLog, found_again, left_out
 from dra_driver.devices.nvml_calls import FunctionMissing, NotSupported
 from dra_driver.devices.scenario import CallFailure, Scenario
 from dra_driver.devices.simulated_cards import Card, cards, changed, driver_info
+from dra_driver.devices.simulated_state import NodeState
 from dra_driver.hostfs import DriverRoots, write_atomically
 from dra_driver.model.devices import ComputeMode, Gpu, Inventory, MigDevice
 from dra_driver.model.errors import ControlError, ControlGone, DriverAbsent, DriverNotReady
@@ -50,7 +43,7 @@ class SimulatedNode:
         self.name = name
         self.scenario = scenario
         self._cards = cards(scenario, seed or name)
-        self._root: Path | None = None
+        self.state = NodeState()
         self._calls: Counter[tuple[int, int]] = Counter()
         self._lock = threading.Lock()
         self._scans = 0
@@ -80,7 +73,7 @@ class SimulatedNode:
             if card.position == change.gpu and not change.gone
         ]
         write_tree(root, self.scenario.driver.version, (self._cards, later), text, tool.executable)
-        self._root = root
+        self.state.root = root
         return DriverRoots(driver_root=root, dev_root=root, container_driver_root=root, container_dev_root=root)
 
     def source(self) -> "SimulatedSource":
@@ -94,19 +87,15 @@ class SimulatedNode:
     def present(self, scan: int) -> tuple[Card, ...]:
         """The cards that are on the bus at the scan of this number, from 1."""
         left, _ = self._after_changes(scan)
-        found = [self._as_set(card) for uuid, card in left.items() if not self._has(uuid, "gone")]
+        found = [self.state.applied(card) for uuid, card in left.items() if not self.state.has(uuid, "gone")]
         return tuple(replace(card, gpu=replace(card.gpu, index=index)) for index, card in enumerate(found))
 
     def reset_gone(self) -> None:
         """Cards off the bus lose their settings, as they do on hardware. Raises OSError."""
         left, gone = self._after_changes(self.scans)
         for uuid, card in (left | gone).items():
-            folder = self.state_file(uuid, ".")
-            if folder is None or not folder.is_dir() or not (uuid in gone or self._has(uuid, "gone")):
-                continue
-            mode = card.gpu.compute_mode or ComputeMode.DEFAULT
-            write_atomically(folder / "compute_mode", f"{mode.name.title()}\n".encode())
-            write_atomically(folder / "time_slice", b"0\n")
+            if uuid in gone or self.state.has(uuid, "gone"):
+                self.state.reset(card)
 
     def _after_changes(self, scan: int) -> tuple[dict[str, Card], dict[str, Card]]:
         """The cards that the scenario leaves on the bus, and those that it takes away, by UUID."""
@@ -127,15 +116,10 @@ class SimulatedNode:
             )
         return self._by_uuid[key]
 
-    def _as_set(self, card: Card) -> Card:
-        """With the MIG mode that its state says."""
-        mode = self.state(card.gpu.uuid, "mig_mode")
-        return card if mode is None else replace(card, gpu=replace(card.gpu, mig_enabled=mode.lower() == "enabled"))
-
     @property
     def loaded(self) -> bool:
         """Whether the NVIDIA driver is loaded; what it knew is lost when it is not."""
-        loaded = not self._has("", "not-loaded")
+        loaded = not self.state.has("", "not-loaded")
         with self._lock:
             self.sessions_lost += self._loaded and not loaded
             self._loaded = loaded
@@ -155,7 +139,7 @@ class SimulatedNode:
     def card(self, gpu_uuid: str) -> Card | None:
         """The card of this UUID, if it is on the bus."""
         left, _ = self._after_changes(self.scans)
-        return None if self._has(gpu_uuid, "gone") else left.get(gpu_uuid)
+        return None if self.state.has(gpu_uuid, "gone") else left.get(gpu_uuid)
 
     def call(self, call: str, position: int) -> None:
         """Make an NVML call that may be meant to fail: raises ControlError or DriverNotReady if so."""
@@ -168,22 +152,6 @@ class SimulatedNode:
             if failure.first is None or number <= failure.first:
                 self.sessions_lost += failure.error == "driver-not-loaded"
                 _fail(failure)
-
-    def state_file(self, gpu_uuid: str, name: str) -> Path | None:
-        """Path of a GPU's state file, of the node's for ''; None before ``materialise``."""
-        return None if self._root is None else self._root / STATE / gpu_uuid / name
-
-    def state(self, gpu_uuid: str, name: str) -> str | None:
-        """The text in a state file; None when it cannot be read."""
-        path = self.state_file(gpu_uuid, name)
-        try:
-            return path.read_text(encoding="utf-8").strip() if path is not None else None
-        except OSError:
-            return None
-
-    def _has(self, gpu_uuid: str, name: str) -> bool:
-        path = self.state_file(gpu_uuid, name)
-        return path is not None and path.exists()
 
 
 class SimulatedSource:
@@ -207,7 +175,9 @@ class SimulatedSource:
             return Inventory(driver=driver)
         gpus: list[Gpu] = []
         migs: list[MigDevice] = []
-        for card in self._node.present(number):
+        present = self._node.present(number)
+        self._node.state.show(present)
+        for card in present:
             try:
                 gpu = self._read(card)
             except ControlError as error:
@@ -232,7 +202,7 @@ class SimulatedSource:
         gpu = card.gpu
         for call in _REQUIRED:
             self._node.call(call, card.position)
-        mode = _stored_mode(self._node, gpu.uuid)
+        mode = self._node.state.compute_mode(gpu.uuid)
         if mode is not None:
             gpu = replace(gpu, compute_mode=mode)
         for call, (fact, instead) in _OPTIONAL.items():
@@ -256,13 +226,13 @@ class SimulatedModes:
         """See ports.GpuControl."""
         card = self._card(gpu_uuid)
         self._call("computeMode", card, "compute mode cannot be read")
-        return _stored_mode(self._node, gpu_uuid) or card.gpu.compute_mode or ComputeMode.DEFAULT
+        return self._node.state.compute_mode(gpu_uuid) or card.gpu.compute_mode or ComputeMode.DEFAULT
 
     def set_compute_mode(self, gpu_uuid: str, mode: ComputeMode) -> None:
         """See ports.GpuControl."""
         card = self._card(gpu_uuid)
         self._call("setComputeMode", card, f"compute mode cannot be set to {mode.name}")
-        path = self._node.state_file(gpu_uuid, "compute_mode")
+        path = self._node.state.path(gpu_uuid, "compute_mode")
         if path is None:
             raise ControlGone(f"GPU {gpu_uuid}: the simulated node has no driver tree to keep its settings in")
         try:
@@ -272,7 +242,7 @@ class SimulatedModes:
 
     def epoch(self) -> str:
         """See ports.GpuControl; the text in ``var/state/epoch`` and how often NVML was lost."""
-        return f"simulated {self._node.state('', 'epoch') or 'none'} session {self._node.sessions_lost}"
+        return f"simulated {self._node.state.text('', 'epoch') or 'none'} session {self._node.sessions_lost}"
 
     def _card(self, gpu_uuid: str) -> Card:
         if not self._node.loaded:
@@ -289,13 +259,6 @@ class SimulatedModes:
             raise ControlGone(f"GPU {card.gpu.uuid}: {problem}: {error}") from error
         except ControlError as error:
             raise type(error)(f"GPU {card.gpu.uuid}: {problem}: {error}") from error
-
-
-def _stored_mode(node: SimulatedNode, gpu_uuid: str) -> ComputeMode | None:
-    text = node.state(gpu_uuid, "compute_mode") or ""
-    if text.isdecimal():
-        return ComputeMode(int(text)) if int(text) < len(ComputeMode) else None
-    return ComputeMode.__members__.get(text.upper())
 
 
 def _fail(failure: CallFailure) -> NoReturn:

@@ -75,6 +75,12 @@ def changed(card: Card, change: Change, where: str = "change") -> Card:
     return replace(card, gpu=gpu, layout=layout)
 
 
+def relaid(card: Card, layout: tuple[MigLayout, ...], where: str) -> Card:
+    """The card with other MIG devices, its MIG mode as it is. Raises SettingError naming ``where``."""
+    _check_layout(layout, card.profiles, where)
+    return replace(card, layout=layout)
+
+
 def _group(group: Cards, where: str, first: int, seed: str) -> list[Card]:
     uuids = _each(group.uuid, group.count, f"{where}.uuid", unique=True)
     minors = _each(group.minor, group.count, f"{where}.minor", unique=True)
@@ -160,19 +166,17 @@ def _check_layout(layout: Sequence[MigLayout], profiles: dict[str, MigProfile], 
 
 def _mig_devices(gpu: Gpu, profiles: dict[str, MigProfile], layout: tuple[MigLayout, ...]) -> tuple[MigDevice, ...]:
     placed = sorted((start, entry.profile) for entry in layout for start in entry.starts)
-    return tuple(
-        _mig_device(gpu, name, profiles[name], start, _FIRST_GPU_INSTANCE + number)
-        for number, (start, name) in enumerate(placed)
-    )
+    return tuple(_mig_device(gpu, name, profiles[name], start) for start, name in placed)
 
 
-def _mig_device(gpu: Gpu, name: str, profile: MigProfile, start: int, instance: int) -> MigDevice:
+def _mig_device(gpu: Gpu, name: str, profile: MigProfile, start: int) -> MigDevice:
     return MigDevice(
         parent=gpu,
         uuid=f"MIG-{uuid.uuid5(_NAMESPACE, f'{gpu.uuid}/{profile.id}/{start}')}",
         profile=name,
         profile_id=profile.id,
-        gpu_instance_id=instance,
+        # By its place, as NVIDIA's driver does it: a device keeps its number when others come and go.
+        gpu_instance_id=_FIRST_GPU_INSTANCE + start,
         compute_instance_id=0,
         placement_start=start,
         placement_size=profile.size,

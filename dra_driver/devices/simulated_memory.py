@@ -32,7 +32,7 @@ class SimulatedMemory:
         """See ports.GpuMemory."""
         with self._card(gpu_uuid, "processes cannot be read") as card:
             self._node.call("processes", card.position)
-            lines = (self._node.state(gpu_uuid, "processes") or "").splitlines()
+            lines = (self._node.state.text(gpu_uuid, "processes") or "").splitlines()
             return tuple(_process(*line.split()) for line in lines)
 
     @contextmanager

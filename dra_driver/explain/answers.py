@@ -6,11 +6,11 @@ from difflib import get_close_matches
 
 from dra_driver.explain import nodes
 from dra_driver.explain.questions import Question
-from dra_driver.explain.reasons import Reason, reason
+from dra_driver.explain.reasons import Reason, failed, reason
 from dra_driver.explain.state import Json, State
 from dra_driver.explain.verdicts import DeviceAnswer, Place, RequestAnswer, why_not
 from dra_driver.scheduling import consumption
-from dra_driver.scheduling.fitting import Fitting, Kind, Pick
+from dra_driver.scheduling.fitting import Fitting, Pick
 from dra_driver.scheduling.pools import candidates, pools
 from dra_driver.scheduling.requests import Request, classes_of, requests_of
 from dra_driver.scheduling.selectors import Compile, SelectorError
@@ -104,7 +104,7 @@ def _on_devices(state: State, request: Request, place: Place, fitting: Fitting) 
         try:
             found = fitting.judge(request, candidate, place.used)
         except SelectorError as error:
-            words: Reason | None = Reason(Kind.SELECTOR, str(error), "")
+            words: Reason | None = failed(error)
         else:
             words = None if isinstance(found, Pick) else reason(state, request, candidate, found)
         answers.append(DeviceAnswer(*candidate.id, words))

@@ -37,6 +37,17 @@ def questions(state: State, kind: str, name: str, namespace: str) -> list[Questi
     return [Question(f"ResourceClaim {full_name(found)}", found)]
 
 
+def unserved(state: State, kind: str, name: str, namespace: str) -> list[str]:
+    """Resources with a domain that a pod asks for and no DeviceClass stands for."""
+    found = state.find(kind, name, namespace)
+    if found is None or kind != "Pod":
+        return []
+    served = _by_resource(state)
+    limits = ((each.get("resources") or {}).get("limits") or {} for each in found["spec"].get("containers") or [])
+    names = dict.fromkeys(name for each in limits for name in each)
+    return [name for name in names if "/" in name and name not in served]
+
+
 def all_questions(state: State) -> list[Question]:
     """About everything in the files that asks for devices: pods, and what no pod there uses."""
     pods = [question for pod in state.all("Pod") for question in _with_all_together(list(_of_pod(state, pod)))]
@@ -109,10 +120,7 @@ def _extended(state: State, pod: Json) -> Json | None:
     made = ((pod.get("status") or {}).get("extendedResourceClaimStatus") or {}).get("resourceClaimName")
     if made and (claim := state.find("ResourceClaim", made, namespace_of(pod))):
         return claim
-    names = {
-        each["spec"].get("extendedResourceName") or f"deviceclass.resource.kubernetes.io/{name}": name
-        for name, each in state.classes.items()
-    }
+    names = _by_resource(state)
     requests = [
         {"name": f"container-{index}-request-{number}", "exactly": {"deviceClassName": name, "count": count}}
         for index, container in enumerate(pod["spec"].get("containers") or [])
@@ -122,6 +130,14 @@ def _extended(state: State, pod: Json) -> Json | None:
         return None
     metadata = {"name": f"{pod['metadata'].get('name')}-extended-resources", "namespace": namespace_of(pod)}
     return {"kind": "ResourceClaim", "metadata": metadata, "spec": {"devices": {"requests": requests}}}
+
+
+def _by_resource(state: State) -> dict[str, str]:
+    """DeviceClasses by the resource that each stands for."""
+    return {
+        each["spec"].get("extendedResourceName") or f"deviceclass.resource.kubernetes.io/{name}": name
+        for name, each in state.classes.items()
+    }
 
 
 def _demands(container: Json, names: dict[str, str]) -> list[tuple[str, int]]:

@@ -9,7 +9,7 @@ from dra_driver.scheduling.consumption import Amounts, number
 from dra_driver.scheduling.fitting import Kind, Obstacle
 from dra_driver.scheduling.pools import Candidate
 from dra_driver.scheduling.requests import Request
-from dra_driver.scheduling.selectors import attribute
+from dra_driver.scheduling.selectors import SelectorError, attribute
 
 _SHOWN = 3
 _MENTIONED = re.compile(
@@ -43,24 +43,31 @@ def reason(state: State, request: Request, candidate: Candidate, obstacle: Obsta
     return _capacity(state, request, candidate, state.usage.consumed.get(candidate.id, {}))
 
 
+def failed(error: SelectorError) -> Reason:
+    """A selector that gives no answer for a device: the scheduler then gives the claim nothing on its node."""
+    helps = "a selector that fails on one device fails the whole claim: let it ask has(...) first"
+    return Reason(Kind.SELECTOR, str(error), helps if "fails on device" in str(error) else "")
+
+
 def _capacity(state: State, request: Request, candidate: Candidate, used: Amounts) -> Reason:
     capacity = candidate.device.get("capacity") or {}
     missing = sorted(request.capacity.keys() - capacity.keys())
     if missing:
         has = ", ".join(sorted(capacity)) or "none"
         text = f"has no capacity {', '.join(missing)} (it has: {has})"
-        return Reason(Kind.CAPACITY, text, f"ask for one of its capacities, or for none: request {request.name}")
+        return Reason(Kind.CAPACITY, text, f"let request {request.name} ask for one of its capacities, or for none")
     shared = consumption.is_shared(candidate.device)
     for name, entry in capacity.items():
         wanted = consumption.asked(entry, request.capacity.get(name))
         if not consumption.allowed(wanted, entry.get("requestPolicy") or {}):
             text = f"gives no {_text(wanted)} of {name} to one request: {_policy(entry['requestPolicy'])}"
-            return Reason(Kind.CAPACITY, text, f"ask for what it gives: request {request.name}")
+            return Reason(Kind.CAPACITY, text, f"let request {request.name} ask for what it gives")
         left = number(entry["value"]) - used.get(name, 0)
         if wanted > left:
-            held = f", the rest is held by {_holders(state, candidate)}" if shared and used.get(name) else ""
+            held = f", held by {_holders(state, candidate)}" if shared and used.get(name) else ""
             text = f"has {_text(left)} of {_text(number(entry['value']))} {name} left, {_text(wanted)} needed{held}"
-            helps = "end a pod that has a share of it, or ask for less" if held else "ask for less"
+            less = "ask for less" if name in request.capacity else "offer more shares (docs/sharing.md)"
+            helps = f"end a pod that has a share of it, or {less}" if held else less
             return Reason(Kind.CAPACITY, text, helps)
     return Reason(Kind.CAPACITY, "has not the capacity", "")
 

@@ -75,7 +75,9 @@ def _verdict(answer: Answer) -> str:
 
 
 def _result(result: Json) -> str:
-    consumed = ", ".join(f"{name} {amount}" for name, amount in (result.get("consumedCapacity") or {}).items())
+    # A claim that asks for no memory of a GPU in shares holds 0 of it, which tells nobody anything.
+    amounts = {name: amount for name, amount in (result.get("consumedCapacity") or {}).items() if amount != "0"}
+    consumed = ", ".join(f"{name} {amount}" for name, amount in amounts.items())
     share = f", a share of it: {consumed}" if consumed else ""
     admin = ", with admin access, which holds nothing" if result.get("adminAccess") else ""
     return f"device {result['device']} of pool {result['pool']} ({result['driver']}){share}{admin}"

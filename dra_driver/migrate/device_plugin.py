@@ -6,9 +6,12 @@ Facts: github.com/NVIDIA/k8s-device-plugin, api/config/v1.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from dra_driver.migrate.legacy import GPU, Group, Legacy, Outcome, Share, Strategy
+from dra_driver.migrate.legacy import GPU, Group, Legacy, Outcome, Share, Strategy, profile_of
 
 Json = dict[str, Any]
+
+EMPTY: Final[Json] = {"version": "v1"}
+"""A config that leaves everything as it is by default."""
 
 _TOP: Final = ("version", "flags", "resources", "sharing", "imex")
 _MIG_STRATEGIES: Final = ("none", "single", "mixed")
@@ -117,13 +120,14 @@ def _share(
         return None
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < _LEAST_REPLICAS:
         said = f"must be a number from {_LEAST_REPLICAS}: the device plugin refuses this config"
-        legacy.say(Outcome.WRONG, where, f"{at}.replicas: {replicas}", said)
+        given = "missing" if replicas is None else replicas
+        legacy.say(Outcome.WRONG, where, f"{at}.replicas: {given}", said)
         return None
     for key in ("devices", "rename"):
         if key in entry and entry[key] != "all":
             legacy.say(Outcome.LOST, where, f"{at}.{key}: {entry[key]}", "the device plugin read and dropped it")
     resource = name if "/" in name else f"nvidia.com/{name}"
-    if resource != GPU and not resource.startswith("nvidia.com/mig-"):
+    if resource != GPU and profile_of(resource) is None:
         legacy.say(Outcome.DECIDE, where, f"{at}.name: {resource}", f"only {GPU} and nvidia.com/mig-PROFILE are known")
         return None
     return Share(

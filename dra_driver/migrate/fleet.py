@@ -5,13 +5,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from dra_driver.migrate.legacy import GPU, MAX_CLIENTS, SHARED_SUFFIX, Group, Legacy, Outcome, Share, Strategy
+from dra_driver.migrate.legacy import (
+    GPU,
+    MAX_CLIENTS,
+    MIG_PREFIX,
+    SHARED_SUFFIX,
+    Group,
+    Legacy,
+    Outcome,
+    Share,
+    Strategy,
+    profile_of,
+)
 from dra_driver_api.names import RESOURCE_API_VERSION
 
 Json = dict[str, Any]
 
 SHARES_SINCE: Final = 36
 """Minor version of Kubernetes in which shares and resources of DeviceClasses are on."""
+
+SHARE_CLASS: Final = "gpu-share.nvidia.com"
+"""Where only some configs rename: the class that stands for the name of shares."""
 
 _LABEL_LENGTH: Final = 55
 """With room for a number: labels have 63 characters at most."""
@@ -25,23 +39,34 @@ _TYPE: Final = "device.attributes['gpu.nvidia.com'].type"
 
 @dataclass(slots=True)
 class Fleet:
-    """What is written: values of the chart, DeviceClasses beside its own, labels that nodes need, by group."""
+    """What is written: values of the chart, DeviceClasses beside its own, labels that nodes need, by group.
+
+    served: resources that DeviceClasses stand for; shared: those of them that may be shares. renamed: shares have names
+    of their own everywhere. partly: some nodes share, others do not.
+    """
 
     values: Json
     classes: list[Json] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
-    shared: bool = False
+    served: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
     renamed: bool = False
+    partly: bool = False
 
 
 def fleet(legacy: Legacy, minor: int, *, mps_as_time_slicing: bool) -> Fleet:
     """Decide for all groups. Findings go to ``legacy``."""
     made = Fleet({"gpuResourcesEnabledOverride": True})
-    groups = [_served(group, legacy, mps_as_time_slicing) for group in _told_apart(legacy, made)]
+    groups = [_served(group, legacy, minor, mps_as_time_slicing) for group in _told_apart(legacy, made)]
     shares = [share for group in groups for share in group.shares]
-    made.shared = bool(shares)
     made.renamed = bool(shares) and all(share.rename for share in shares)
-    profiles = sorted({p for group in groups if group.mig_strategy == "mixed" for p in _profiles(group)})
+    made.partly = bool(shares) and any(not group.shares and not group.partitions for group in groups)
+    profiles = sorted(
+        {p for group in groups if group.mig_strategy == "mixed" for p in _profiles(group)}
+        | {p for workload in legacy.workloads for name in workload.asked if (p := profile_of(name))}
+    )
+    made.shared = frozenset(_names_of_shares(shares, made.renamed))
+    made.served = made.shared | {GPU} | {MIG_PREFIX + profile.replace("+", ".") for profile in profiles}
     if minor < SHARES_SINCE:
         made.values["featureGates"] = {"TimeSlicingSettings": True}
         made.values["deviceClasses"] = {"migProfiles": profiles} if profiles else {}
@@ -50,9 +75,7 @@ def fleet(legacy: Legacy, minor: int, *, mps_as_time_slicing: bool) -> Fleet:
     if made.renamed:
         classes["renameByDefault"] = True
     elif any(share.rename for share in shares):
-        made.classes.append(
-            _class("gpu-share.nvidia.com", f"{_OWN} && device.allowMultipleAllocations", GPU + SHARED_SUFFIX)
-        )
+        made.classes.append(_class(SHARE_CLASS, f"{_OWN} && device.allowMultipleAllocations", GPU + SHARED_SUFFIX))
         said = (
             f"some configs rename and some do not: {GPU} is either, {GPU}{SHARED_SUFFIX} a share (deviceclasses.yaml)"
         )
@@ -75,7 +98,7 @@ def _told_apart(legacy: Legacy, made: Fleet) -> list[Group]:
     for group in others:
         value = _label_value(group.name, {label.partition("=")[2] for label in made.labels.values()})
         made.labels[group.name] = f"{GROUP_LABEL}={value}"
-        said = f"several files share all nodes in different ways: give these nodes the label {GROUP_LABEL}={value}"
+        said = f"several settings are for all nodes and differ: give these nodes the label {GROUP_LABEL}={value}"
         legacy.say(Outcome.DECIDE, group.where, group.name, said)
         found.append(replace(group, labels={GROUP_LABEL: value}))
     return [*found, *selected]
@@ -87,14 +110,21 @@ def _label_value(name: str, taken: set[str]) -> str:
     return value if value not in taken else f"{value}-{len(taken)}"
 
 
-def _served(group: Group, legacy: Legacy, mps_as_time_slicing: bool) -> Group:
+def _names_of_shares(shares: list[Share], renamed: bool) -> Iterator[str]:
+    for share in shares:
+        if not renamed:
+            yield share.resource
+        if share.rename and (renamed or share.resource == GPU):
+            yield share.resource + SHARED_SUFFIX
+
+
+def _served(group: Group, legacy: Legacy, minor: int, mps_as_time_slicing: bool) -> Group:
     """The group with the shares that can be given here."""
-    return replace(
-        group, shares=tuple(filter(None, (_share(s, group, legacy, mps_as_time_slicing) for s in group.shares)))
-    )
+    found = (_share(share, group, legacy, minor, mps_as_time_slicing) for share in group.shares)
+    return replace(group, shares=tuple(filter(None, found)))
 
 
-def _share(share: Share, group: Group, legacy: Legacy, mps_as_time_slicing: bool) -> Share | None:
+def _share(share: Share, group: Group, legacy: Legacy, minor: int, mps_as_time_slicing: bool) -> Share | None:
     what = f"{share.strategy.value}: {share.replicas} x {share.resource}"
     if share.strategy is Strategy.MPS and not mps_as_time_slicing:
         said = (
@@ -106,19 +136,30 @@ def _share(share: Share, group: Group, legacy: Legacy, mps_as_time_slicing: bool
     partitions = _partitions(share, group)
     total = partitions * share.replicas
     replicas = share.replicas
-    if total > MAX_CLIENTS:
+    if minor < SHARES_SINCE:
+        said = "each workload that asks for it gets one named claim, and its pods share that claim's device"
+        legacy.say(Outcome.MAPPED, group.where, what, said)
+    elif total > MAX_CLIENTS:
         replicas = max(1, MAX_CLIENTS // partitions)
         sum_ = f"{partitions} MIG devices x {share.replicas} = {total}" if partitions > 1 else str(total)
         said = (
             f"{sum_} clients on a card, at most {MAX_CLIENTS} are served: {replicas} shares; or raise maxClientsPerGpu"
         )
         legacy.say(Outcome.DECIDE, group.where, what, said)
-    else:
+    elif not _is_meant_twice(share, group):
         legacy.say(Outcome.MAPPED, group.where, what, f"{replicas} shares")
     if share.strategy is Strategy.MPS:
-        said = "clients take turns; limits on threads are gone, memory limits are --share-memory=even (docs/sharing.md)"
+        memory = (
+            "memory limits are shareMemory: even (docs/sharing.md)" if minor >= SHARES_SINCE else "so are memory limits"
+        )
+        said = f"clients take turns; limits on threads are gone, {memory}"
         legacy.say(Outcome.LOST, group.where, "sharing.mps", said)
     return replace(share, replicas=replicas)
+
+
+def _is_meant_twice(share: Share, group: Group) -> bool:
+    """Whether a rule for these full GPUs would mean the group's MIG devices too, which have rules of their own."""
+    return bool(group.labels) and share.mig_profile is None and any(each.mig_profile for each in group.shares)
 
 
 def _rules(groups: list[Group], legacy: Legacy, values: Json) -> Iterator[Json]:
@@ -133,9 +174,13 @@ def _rules(groups: list[Group], legacy: Legacy, values: Json) -> Iterator[Json]:
             if plain and plain[0].only_one:
                 said = "only rules have maxPerClaim: a claim may ask for more than one share of a GPU"
                 legacy.say(Outcome.LOST, group.where, "failRequestsGreaterThanOne: true", said)
-        elif plain and profiles:
-            said = "a rule for the GPUs of these nodes would mean their MIG devices too: name the full GPUs by minor"
-            legacy.say(Outcome.DECIDE, group.where, f"{GPU} beside MIG profiles", said)
+        elif plain and _is_meant_twice(plain[0], group):
+            said = (
+                "no rule is written, so the full GPUs of these nodes are not shared: a rule for the nodes would mean "
+                "their MIG devices too. Write one for the full GPUs by minor, or none where all GPUs are in MIG mode"
+            )
+            what = f"{plain[0].replicas} x {GPU} beside MIG profiles"
+            legacy.say(Outcome.DECIDE, group.where, what, said)
         elif plain:
             yield _rule(_labels(group), plain[0])
         elif not profiles and not group.partitions:

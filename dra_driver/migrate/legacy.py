@@ -1,6 +1,7 @@
 """What was found of the old ways: groups of nodes that share alike, workloads, and what has to be said about it all."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -10,6 +11,7 @@ Json = dict[str, Any]
 GPU: Final = "nvidia.com/gpu"
 MIG_PREFIX: Final = "nvidia.com/mig-"
 SHARED_SUFFIX: Final = ".shared"
+_PROFILE: Final = re.compile(r"[1-9]\d*g\.[1-9]\d*gb([+-][a-z0-9]+(\.[a-z0-9]+)*)*")
 CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"
 MAX_CLIENTS: Final = 48
 
@@ -21,6 +23,29 @@ class Outcome(Enum):
     LOST = "lost"
     DECIDE = "needs a decision"
     WRONG = "was wrong before"
+
+    def counted(self, number: int) -> str:
+        """In words, with a number."""
+        verb = {Outcome.DECIDE: "need a decision", Outcome.WRONG: "were wrong before"}
+        return f"{number} {self.value if number == 1 else verb.get(self, self.value)}"
+
+
+def is_gpu(resource: str) -> bool:
+    """Whether it is a resource of NVIDIA's device plugin."""
+    return resource in (GPU, GPU + SHARED_SUFFIX) or resource.startswith(MIG_PREFIX)
+
+
+def profile_of(resource: str) -> str | None:
+    """Of ``nvidia.com/mig-1g.10gb``: ``1g.10gb``; None where it names no MIG profile."""
+    profile = resource.removeprefix(MIG_PREFIX).removesuffix(SHARED_SUFFIX).replace(".me", "+me")
+    return profile if resource.startswith(MIG_PREFIX) and _PROFILE.fullmatch(profile) else None
+
+
+def containers(spec: Json) -> Iterator[Json]:
+    """All containers of a pod spec."""
+    yield from (
+        c for c in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])] if isinstance(c, dict)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +80,7 @@ class Share:
         """Of ``nvidia.com/mig-1g.10gb``: ``1g.10gb``."""
         if not self.resource.startswith(MIG_PREFIX):
             return None
-        return self.resource.removeprefix(MIG_PREFIX).replace(".me", "+me")
+        return profile_of(self.resource)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +129,17 @@ class Workload:
         for part in self.path:
             found = found[part]
         return found  # type: ignore[no-any-return]
+
+    @property
+    def asked(self) -> dict[str, int]:
+        """NVIDIA's resources of all its containers, summed up by name."""
+        found: dict[str, int] = {}
+        for container in containers(self.pod_spec):
+            resources = container.get("resources") or {}
+            for name, amount in {**(resources.get("requests") or {}), **(resources.get("limits") or {})}.items():
+                if is_gpu(name) and str(amount).isdecimal() and int(amount):
+                    found[name] = found.get(name, 0) + int(amount)
+        return found
 
 
 @dataclass(slots=True)

@@ -18,6 +18,9 @@ BEFORE = "before/"
 
 _SHARES = '{range .items[*].spec.devices[*]}{.name} {.capacity.shares.value}{"\\n"}{end}'
 
+_OFFERED = "kubectl get node NODE -o jsonpath='{.status.allocatable}'"
+_DRAIN = "kubectl drain NODE --ignore-daemonsets --delete-emptydir-data   # --force for pods that nothing makes anew"
+
 
 def report(legacy: Legacy, files: list[str]) -> str:
     """What became of everything that was read; decisions first."""
@@ -30,7 +33,7 @@ def plan(legacy: Legacy, fleet: Fleet, minor: int, files: list[str]) -> str:
 
 
 def _report(legacy: Legacy, files: list[str]) -> Iterator[str]:
-    counts = ", ".join(f"{sum(f.outcome is o for f in legacy.findings)} {o.value}" for o in _HEADINGS)
+    counts = ", ".join(f"{o.counted(sum(f.outcome is o for f in legacy.findings))}" for o in _HEADINGS)
     yield "# Migration report"
     yield ""
     yield f"{counts}."
@@ -52,34 +55,50 @@ def _plan(legacy: Legacy, fleet: Fleet, minor: int, files: list[str]) -> Iterato
     yield "# Plan"
     yield ""
     yield f"For Kubernetes 1.{minor}, one node after another: a node has either the device plugin or this driver."
+    yield from _once(fleet)
+    yield from _each_node(legacy, fleet, minor)
+    changed = [name for name in files if name.startswith(WORKLOADS)]
+    yield from _workloads(changed)
+    yield from _back(changed, [name for name in files if name.startswith(BEFORE)])
+
+
+def _once(fleet: Fleet) -> Iterator[str]:
     yield from ("", "## Once", "")
     yield "1. Decide what `report.md` leaves open."
-    yield "2. Install the driver for nodes with the label `gpu-mode=dra`, of which there is none yet:"
+    yield "2. Install the driver for nodes with the label `gpu-mode=dra`, of which there is none yet. CHART is"
+    yield "   `manifests/helm/dra-driver-gpu` of the driver's repository, REGISTRY where its image is:"
     yield "   ```sh"
     yield "   helm upgrade --install dra-driver-gpu CHART --namespace dra-driver-gpu --create-namespace \\"
+    yield "     --set image.repository=REGISTRY/dra-driver-gpu \\"
     yield '     --values values.yaml --set-json \'kubeletPlugin.nodeSelector={"gpu-mode":"dra"}\''
-    if "deviceclasses.yaml" in files:
+    if fleet.classes:
         yield "   kubectl apply -f deviceclasses.yaml"
-    yield "   kubectl get deviceclasses        # gpu.nvidia.com, mig.nvidia.com and those of deviceclasses.yaml"
+    yield f"   kubectl get deviceclasses        # {', '.join(_classes(fleet))}"
     yield "   ```"
     for name, label in fleet.labels.items():
         yield f"3. Label the nodes of `{name}`: `kubectl label node NODE {label}`."
+
+
+def _each_node(legacy: Legacy, fleet: Fleet, minor: int) -> Iterator[str]:
     yield from ("", "## Each node", "")
     yield from _nodes(legacy)
     yield "```sh"
     yield "kubectl cordon NODE"
-    yield "kubectl drain NODE --ignore-daemonsets --delete-emptydir-data"
+    yield _DRAIN
     yield "# The device plugin leaves. GPU Operator: this label. Else: a label that its DaemonSet's affinity excludes;"
     yield "# Bottlerocket: kubelet-device-plugins.nvidia.enabled=false; managed groups and Karpenter: a new pool."
     yield "kubectl label node NODE nvidia.com/gpu.deploy.device-plugin=false"
-    yield "kubectl get node NODE -o jsonpath='{.status.allocatable.nvidia\\.com/gpu}'   # 0, or nothing"
+    yield f"{_OFFERED}   # none of nvidia.com/, or 0 each: go on only then"
     yield "kubectl label node NODE gpu-mode=dra"
-    yield "kubectl get resourceslices --field-selector spec.nodeName=NODE              # one of gpu.nvidia.com"
+    yield "kubectl get resourceslices --field-selector spec.nodeName=NODE              # driver gpu.nvidia.com"
     if fleet.shared and minor >= SHARES_SINCE:
+        yield "# Each device with its number of shares; whole devices have none:"
         yield f"kubectl get resourceslices --field-selector spec.nodeName=NODE -o jsonpath='{_SHARES}'"
     yield "kubectl uncordon NODE"
     yield "```"
-    changed = [name for name in files if name.startswith(WORKLOADS)]
+
+
+def _workloads(changed: list[str]) -> Iterator[str]:
     yield from ("", "## Workloads", "")
     if changed:
         yield "Namespace by namespace, once nodes have room:"
@@ -89,16 +108,30 @@ def _plan(legacy: Legacy, fleet: Fleet, minor: int, files: list[str]) -> Iterato
     else:
         yield "None has to be changed."
     yield "A pod that waits: `dra-driver explain pod/NAME -n NAMESPACE`."
+
+
+def _back(changed: list[str], before: list[str]) -> Iterator[str]:
     yield from ("", "## Back", "")
     yield "Pods with claims go first: without the driver nobody lets go of their devices, and they stay Terminating."
-    yield "Claims and templates named NAME-gpu can be deleted once their pods are gone."
+    if changed:
+        yield "Claims and templates named NAME-gpu can be deleted once their pods are gone."
     yield "```sh"
-    yield from (f"kubectl apply -f {name}" for name in files if name.startswith(BEFORE))
-    yield "kubectl cordon NODE && kubectl drain NODE --ignore-daemonsets --delete-emptydir-data"
+    yield from (f"kubectl apply -f {name}" for name in before)
+    yield "kubectl cordon NODE"
+    yield _DRAIN
     yield "kubectl label node NODE gpu-mode- nvidia.com/gpu.deploy.device-plugin-"
-    yield "kubectl get node NODE -o jsonpath='{.status.allocatable.nvidia\\.com/gpu}'   # as before"
+    yield f"{_OFFERED}   # as before"
     yield "kubectl uncordon NODE"
     yield "```"
+
+
+def _classes(fleet: Fleet) -> Iterator[str]:
+    profiles = fleet.values["deviceClasses"].get("migProfiles", [])
+    for name in ("gpu", "mig", *(f"mig-{profile.replace('+', '.')}" for profile in profiles)):
+        yield f"{name}.nvidia.com"
+        if fleet.values["deviceClasses"].get("renameByDefault"):
+            yield f"{name}.shared.nvidia.com"
+    yield from (each["metadata"]["name"] for each in fleet.classes)
 
 
 def _nodes(legacy: Legacy) -> Iterator[str]:

@@ -37,7 +37,7 @@ def read_object(content: Any, where: str, legacy: Legacy) -> None:
         return
     kind = str(content.get("kind") or "")
     if kind and not kind.endswith("List") and (wrong := misshapen(kind if kind in _KINDS else "", content)):
-        legacy.say(Outcome.WRONG, where, kind, wrong)
+        legacy.say(Outcome.WRONG, where, f"{kind} {_full_name(content)}".rstrip(), wrong)
     elif kind.endswith("List"):
         typed = {"apiVersion": content.get("apiVersion"), "kind": kind.removesuffix("List")} if kind != "List" else {}
         items = content.get("items")
@@ -48,7 +48,8 @@ def read_object(content: Any, where: str, legacy: Legacy) -> None:
     elif kind:
         if (found := workload(content, where)) is not None:
             if wrong := misshapen("PodSpec", found.pod_spec):
-                legacy.say(Outcome.WRONG, where, f"{kind}: {'.'.join(found.path)}", wrong)
+                at = f"{kind} {_full_name(content)}: {'.'.join(found.path)}"
+                legacy.say(Outcome.WRONG, where, at, wrong)
             else:
                 legacy.workloads.append(found)
     elif (read := next((read for known, read in _FORMATS if known(content)), None)) is not None:
@@ -66,8 +67,9 @@ def finish(legacy: Legacy) -> None:
 
 
 def _config_map(content: Json, where: str, legacy: Legacy) -> None:
-    name = content["metadata"].get("name")
+    name = _full_name(content)
     configs: dict[str, Json] = {}
+    empty: dict[str, Json] = {}
     for key, text in (content.get("data") or {}).items():
         at = f"{where}: ConfigMap {name}, key {key}"
         try:
@@ -79,8 +81,12 @@ def _config_map(content: Json, where: str, legacy: Legacy) -> None:
         for document in found:
             if device_plugin.is_config(document):
                 configs[key] = document
+            elif document == device_plugin.EMPTY:
+                empty[key] = document
             elif isinstance(document, dict) and "mig-configs" in document:
                 others.mig_parted(document, at, legacy)
+    # What says nothing but a version may be anybody's; beside configs it is one for nodes with whole GPUs.
+    configs |= empty if configs else {}
     default = _default(configs, legacy, f"{where}: ConfigMap {name}")
     for key, document in configs.items():
         labels = {} if key == default else {CONFIG_LABEL: key}
@@ -105,11 +111,18 @@ def _default(configs: dict[str, Json], legacy: Legacy, where: str) -> str | None
     return None
 
 
+def _full_name(content: Json) -> str:
+    """With its namespace, where it says one."""
+    metadata = content.get("metadata")
+    known = metadata if isinstance(metadata, dict) else {}
+    return "/".join(str(known[key]) for key in ("namespace", "name") if known.get(key))
+
+
 def _quota(content: Json, where: str, legacy: Legacy) -> None:
     for key, amount in _entries(content, "hard"):
         if "nvidia.com/" in key:
             said = "limit gpu.nvidia.com.deviceclass.resource.k8s.io/devices too, which counts devices of claims"
-            legacy.say(Outcome.DECIDE, where, f"ResourceQuota {content['metadata'].get('name')}: {key}: {amount}", said)
+            legacy.say(Outcome.DECIDE, where, f"ResourceQuota {_full_name(content)}: {key}: {amount}", said)
 
 
 def _karpenter(content: Json, where: str, legacy: Legacy) -> None:

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from dra_driver.migrate.fleet import SHARES_SINCE, Fleet
-from dra_driver.migrate.legacy import GPU, MIG_PREFIX, SHARED_SUFFIX, Json, Legacy, Outcome, Workload
+from dra_driver.migrate.fleet import SHARE_CLASS, SHARES_SINCE, Fleet
+from dra_driver.migrate.legacy import GPU, SHARED_SUFFIX, Json, Legacy, Outcome, Workload, containers, is_gpu
 from dra_driver_api.names import DRIVER_NAME, RESOURCE_API_VERSION
 
 _POD: Final = ("spec",)
@@ -25,9 +25,19 @@ _CLAIM: Final = "gpu"
 _GKE: Final = ("cloud.google.com/gke-gpu-sharing-strategy", "cloud.google.com/gke-max-shared-clients-per-gpu",
                "cloud.google.com/gke-gpu-partition-size")  # fmt: skip
 _GFD: Final = re.compile(r"nvidia\.com/(gpu\.(product|memory|count|replicas|family|sharing-strategy)|mig|cuda|mps)")
-_CLASSES: Final = {GPU: "gpu.nvidia.com", GPU + SHARED_SUFFIX: "gpu.shared.nvidia.com"}
+_FIXED: Final = ("Pod", "Job")
+"""Kinds whose pods cannot be changed by kubectl apply."""
 
 
+_PREFIX: Final = "nvidia.com/"
+_SEVERAL: Final = (
+    "these are shares of as many devices of one node now; before they were replicas, maybe of one GPU. "
+    'For several shares of one GPU write a claim with capacity.requests {shares: "N"}'
+)
+_SEVERAL_OF_A_CLAIM: Final = (
+    "all its pods share one device now; before these were replicas, maybe of several GPUs. "
+    "For several give the claim's request a count"
+)
 _ANNOTATIONS: Final = ("kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision")
 _SERVERS: Final = ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink")
 
@@ -55,60 +65,45 @@ def moved(legacy: Legacy, fleet: Fleet, minor: int, *, claims: bool) -> Iterator
     Findings go to ``legacy``.
     """
     for each in legacy.workloads:
-        asked = dict(_asked(each.pod_spec))
+        asked = each.asked
         if not asked:
             continue
         what = f"{each.kind} {each.namespace}/{each.name}"
-        _say_ambiguous(each, asked, legacy, fleet, what)
+        _say_ambiguous(each, legacy, fleet, minor, what)
         changed = copy.deepcopy(each.content)
         dropped = _without_selectors(_spec_of(changed, each), each, legacy, what)
-        if minor >= SHARES_SINCE and not claims:
-            names = ", ".join(f"{name}: {count}" for name, count in asked.items())
-            legacy.say(
-                Outcome.MAPPED, each.where, f"{what} asks for {names}", "unchanged: DeviceClasses serve these names"
-            )
+        keeps = minor >= SHARES_SINCE and not claims
+        if each.kind in _FIXED and (dropped or not keeps):
+            said = f"a {each.kind} cannot be changed: delete it, then apply what is written"
+            legacy.say(Outcome.DECIDE, each.where, what, said)
+        if keeps:
+            names = ", ".join(f"{name}: {count}" for name, count in asked.items() if name in fleet.served)
+            if names:
+                said = "unchanged: DeviceClasses serve these names"
+                legacy.say(Outcome.MAPPED, each.where, f"{what} asks for {names}", said)
             if dropped:
                 yield each, [changed]
             continue
-        if each.kind == "Pod":
-            legacy.say(
-                Outcome.DECIDE, each.where, what, "a pod cannot be changed: delete it, then apply what is written"
-            )
         objects, said = _with_claims(each, changed, asked, fleet, minor)
         legacy.say(Outcome.MAPPED, each.where, f"{what} asks by resources", said)
         yield each, [*objects, changed]
 
 
-def _asked(spec: Json) -> Iterator[tuple[str, int]]:
-    """(resource, number) of NVIDIA's resources of all containers, summed up."""
-    found: dict[str, int] = {}
-    for container in _containers(spec):
-        resources = container.get("resources") or {}
-        for name, amount in {**(resources.get("requests") or {}), **(resources.get("limits") or {})}.items():
-            if _is_gpu(name) and str(amount).isdecimal() and int(amount):
-                found[name] = found.get(name, 0) + int(amount)
-    yield from found.items()
-
-
-def _is_gpu(name: str) -> bool:
-    return name in (GPU, GPU + SHARED_SUFFIX) or name.startswith(MIG_PREFIX)
-
-
-def _containers(spec: Json) -> Iterator[Json]:
-    yield from (
-        c for c in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])] if isinstance(c, dict)
-    )
-
-
-def _say_ambiguous(each: Workload, asked: dict[str, int], legacy: Legacy, fleet: Fleet, what: str) -> None:
-    for name, count in asked.items():
-        if count > 1 and fleet.shared:
-            said = (
-                "these are shares of as many GPUs of one node now; before they were replicas, maybe of one GPU. "
-                'For several shares of one GPU write a claim with capacity.requests {shares: "N"}'
-            )
+def _say_ambiguous(each: Workload, legacy: Legacy, fleet: Fleet, minor: int, what: str) -> None:
+    for name, count in each.asked.items():
+        if name not in fleet.served:
+            said = f"no DeviceClass serves that name: ask for one of {', '.join(sorted(fleet.served))}"
+            legacy.say(Outcome.DECIDE, each.where, f"{what} asks for {name}", said)
+        elif count > 1 and name in fleet.shared:
+            said = _SEVERAL if minor >= SHARES_SINCE else _SEVERAL_OF_A_CLAIM
             legacy.say(Outcome.DECIDE, each.where, f"{what} asks for {count} of {name}", said)
-    for container in _containers(each.pod_spec):
+    if _has_named_claim(each, fleet, minor) and fleet.partly and each.kind != "Pod":
+        said = (
+            "its pods share one device now. Some nodes were not shared: if its pods had whole GPUs there, make its "
+            "claim a ResourceClaimTemplate without config"
+        )
+        legacy.say(Outcome.DECIDE, each.where, what, said)
+    for container in containers(each.pod_spec):
         for variable in container.get("env") or []:
             if variable.get("name") == "NVIDIA_VISIBLE_DEVICES":
                 said = "remove it: it is void under CDI, and 'all' would show every GPU where the runtime obeys it"
@@ -144,15 +139,15 @@ def _with_claims(
     each: Workload, changed: Json, asked: dict[str, int], fleet: Fleet, minor: int
 ) -> tuple[list[Json], str]:
     """Replace resources by a claim in ``changed``; the objects it needs beside."""
-    named = minor < SHARES_SINCE and fleet.shared
+    named = _has_named_claim(each, fleet, minor)
     requests: list[Json] = []
     spec = _spec_of(changed, each)
-    for index, container in enumerate(_containers(spec)):
+    for index, container in enumerate(containers(spec)):
         resources = container.get("resources") or {}
         taken = _take(resources)
         for number, (name, count) in enumerate(taken.items()):
-            request = f"container-{index}-{number}" if not named else "gpu"
-            exactly: Json = {"deviceClassName": _class_name(name, fleet)}
+            request = f"container-{index}-{number}" if not named else _request_name(name)
+            exactly: Json = {"deviceClassName": _class_name(name, fleet, minor)}
             if count > 1 and not named:
                 exactly["count"] = count
             if all(known["name"] != request for known in requests):
@@ -161,12 +156,14 @@ def _with_claims(
     devices: Json = {"requests": requests}
     metadata = {"name": f"{each.name}-gpu", "namespace": each.namespace}
     if named:
-        sharing = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Default"}}
-        parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": sharing}
-        devices["config"] = [{"requests": ["gpu"], "opaque": {"driver": DRIVER_NAME, "parameters": parameters}}]
+        names = [str(request["name"]) for request in requests]
+        if _request_name(GPU) in names:
+            # A GpuConfig for a MIG device is refused: it has no time slice.
+            devices["config"] = [_time_slicing(_request_name(GPU))]
         reference = {"resourceClaimName": metadata["name"]}
         claim = {"kind": "ResourceClaim", "metadata": metadata, "spec": {"devices": devices}}
-        said = f"ResourceClaim {metadata['name']}: all its pods share one GPU, which other workloads do not"
+        what = "one GPU" if names == [_request_name(GPU)] else f"its devices ({', '.join(names)})"
+        said = f"ResourceClaim {metadata['name']}: all its pods share {what}, which other workloads do not"
     else:
         reference = {"resourceClaimTemplateName": metadata["name"]}
         claim = {"kind": "ResourceClaimTemplate", "metadata": metadata, "spec": {"spec": {"devices": devices}}}
@@ -180,14 +177,32 @@ def _take(resources: Json) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in ("requests", "limits"):
         amounts = resources.get(part) or {}
-        for name in [name for name in amounts if _is_gpu(name)]:
+        for name in [name for name in amounts if is_gpu(name)]:
             found[name] = int(amounts.pop(name))
         if part in resources and not amounts:
             del resources[part]
     return {name: count for name, count in found.items() if count}
 
 
-def _class_name(resource: str, fleet: Fleet) -> str:
-    if resource in _CLASSES:
-        return _CLASSES[resource] if fleet.renamed or resource == GPU else "gpu-share.nvidia.com"
-    return f"{resource.removeprefix('nvidia.com/')}.nvidia.com"
+def _has_named_claim(each: Workload, fleet: Fleet, minor: int) -> bool:
+    """Whether its pods shared a device, and cannot have shares here."""
+    return minor < SHARES_SINCE and any(name in fleet.shared for name in each.asked)
+
+
+def _request_name(resource: str) -> str:
+    """Of ``nvidia.com/mig-1g.10gb``: ``mig-1g-10gb``."""
+    return resource.removeprefix(_PREFIX).removesuffix(SHARED_SUFFIX).replace(".", "-")
+
+
+def _time_slicing(request: str) -> Json:
+    sharing = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Default"}}
+    parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": sharing}
+    return {"requests": [request], "opaque": {"driver": DRIVER_NAME, "parameters": parameters}}
+
+
+def _class_name(resource: str, fleet: Fleet, minor: int) -> str:
+    """The chart's names, and that of the class that ``fleet`` adds. Without shares there are no classes of shares."""
+    if resource == GPU + SHARED_SUFFIX and minor >= SHARES_SINCE and not fleet.renamed:
+        return SHARE_CLASS
+    known = resource.removesuffix(SHARED_SUFFIX) if minor < SHARES_SINCE else resource
+    return f"{known.removeprefix(_PREFIX)}.nvidia.com"

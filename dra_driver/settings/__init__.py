@@ -9,6 +9,7 @@ from dra_driver.settings.reading import add_options, load
 from dra_driver.settings.roots import roots
 from dra_driver.settings.values import (
     DeviceNodesMode,
+    DevicePluginConflict,
     Endpoint,
     GpuControlMode,
     LoggingFormat,
@@ -17,6 +18,7 @@ from dra_driver.settings.values import (
 
 __all__ = [
     "DeviceNodesMode",
+    "DevicePluginConflict",
     "Endpoint",
     "GpuControlMode",
     "LoggingFormat",

@@ -11,7 +11,7 @@ from typing import Any, Final
 from dra_driver.cdi.tools import EditsSource, HookMode
 from dra_driver.features import parse_gates
 from dra_driver.settings import parsers
-from dra_driver.settings.values import DeviceNodesMode, GpuControlMode, LoggingFormat
+from dra_driver.settings.values import DeviceNodesMode, DevicePluginConflict, GpuControlMode, LoggingFormat
 from dra_driver.sharing.memory_limits import ShareMemory
 
 NODE: Final = "node and cluster"
@@ -116,6 +116,9 @@ _HOST_DRIVER = (
     _setting("--device-nodes", parsers.one_of(DeviceNodesMode), DRIVER,
              "create: make /dev/nvidia* that a claim needs and the dev root lacks, which may load NVIDIA's kernel "
              "modules; require: fail the claim", metavar="create|require", default="create"),
+    _setting("--device-plugin-conflict", parsers.one_of(DevicePluginConflict), DRIVER,
+             "where a device plugin offers GPUs of this node too (allocatable nvidia.com/gpu). refuse: offer none; "
+             "warn: say so", metavar="refuse|warn", default="refuse"),
     _setting("--alt-proc-devices-path", parsers.optional_directory, DRIVER,
              "file to read in place of /proc/devices", metavar="FILE", shown_default="/proc/devices"),
 )

@@ -19,6 +19,13 @@ class GpuControlMode(Enum):
     OBSERVE = "observe"
 
 
+class DevicePluginConflict(Enum):
+    """What happens where a device plugin offers the same GPUs."""
+
+    REFUSE = "refuse"
+    WARN = "warn"
+
+
 class DeviceNodesMode(Enum):
     """CREATE makes device nodes that are missing; REQUIRE fails the claim that needs them."""
 
@@ -68,6 +75,7 @@ class Settings:
     dev_root: Path | None
     container_dev_root: Path | None
     device_nodes: DeviceNodesMode
+    device_plugin_conflict: DevicePluginConflict
     host_root: Path
     alt_proc_devices_path: Path | None
     gates: Gates

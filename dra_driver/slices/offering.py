@@ -42,7 +42,8 @@ class Offering:
     """Publishes slices when anything that they depend on has changed. ``show`` and ``refresh`` come from one thread.
 
     live: the records of this node's claims, raising StateError. shares_dropped: whether the API server knows no shared
-    devices, so that claims hold whole what was to be shared.
+    devices, so that claims hold whole what was to be shared. refused: whether nothing may be offered, since another
+    offers these GPUs.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class Offering:
         publish: Callable[[Iterable[PoolSlice]], None],
         shares_dropped: Callable[[], bool],
         telling: Listener,
+        refused: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._refused = refused
         self._node_name = node_name
         self._profiles = profiles
         self._live = live
@@ -90,7 +93,8 @@ class Offering:
         known = [device for device in devices if device.name in shares]
         standing = stand(known, {} if self._shares_dropped() else shares, records)
         self._telling.decided(decision, decision.sharing, standing)
-        self._offer([device for device in known if device.name not in standing.withheld], shares)
+        offered = [device for device in known if device.name not in standing.withheld]
+        self._offer([] if self._refused() else offered, shares)
 
     def _claims(self) -> tuple[Sequence[ClaimRecord] | None, str]:
         """Live claims as they were last known; None where they never were, and why."""

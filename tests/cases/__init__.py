@@ -36,9 +36,11 @@ shown elsewhere is not repeated here.
     70  kubelet's directory elsewhere         test_deploy; grpc/test_plugin; unit/test_settings
     72  gates that do not go together         test_deploy; unit/test_features; unit/test_settings
     81  two containers, one card              demo/test_node; demo/test_demo, scene b
+    85  both publishers on one node           test_deploy; unit/slices/test_other_publisher; e2e/test_device_plugin
     88  pods can go without NVIDIA driver     test_prepare; the check before a removal waits
     90  admin access changes nothing          test_security
 
-Waiting, for what is not built yet: 52, 54, 56, 57 (MPS), 49 with DynamicMIG on, 58 c and 59 (shares of a card),
-36 and 64 as far as they are guides, 68 and 75 to 88 (chart, guides, migration), 92 (webhook), 93 (guide).
+Elsewhere: 59 (shares) in test_shares, e2e/test_shares; 68 in e2e/test_chart; 75, 76, 79 in e2e/test_node_manifests and
+test_karpenter_core; 83 in unit/migrate; 92 (webhook) in unit/webhook and e2e/test_webhook.
+Waiting, for what is not built yet: 52, 54, 56, 57 (MPS), 49 with DynamicMIG on. 36, 64 and 93 are guides.
 """

@@ -6,7 +6,9 @@ import pytest
 
 from dra_driver.commands.main import main
 from dra_driver.kubelet.plugin import WatchTimes
-from tests.builders import result
+from dra_driver.simulator.kinds import NODES
+from dra_driver.slices import other_publisher
+from tests.builders import NODE, result
 from tests.cases.driver import Driver
 from tests.grpc import helpers
 
@@ -85,3 +87,40 @@ def test_empty_number_of_shares_starts_the_driver_with_shares_off(stopped: Drive
     stopped.environ = {"CONSUMABLE_SHARES": ""}
     stopped.start()
     assert not [d for d in stopped.devices().values() if d.get("allowMultipleAllocations")]
+
+
+# 85
+
+
+def offer_by_device_plugin(driver: Driver, gpus: int) -> None:
+    patch = {"status": {"allocatable": {"nvidia.com/gpu": str(gpus)}}}
+    driver.api.store.patch(NODES, NODE, patch, status=True)
+
+
+@pytest.mark.parametrize("choice", ["refuse", "warn"])
+def test_node_that_a_device_plugin_serves_too_offers_nothing_unless_told_otherwise(
+    stopped: Driver, monkeypatch: pytest.MonkeyPatch, choice: str
+) -> None:
+    monkeypatch.setattr(other_publisher, "_AGE_S", 0.0)
+    offer_by_device_plugin(stopped, 2)
+    stopped.start(f"--device-plugin-conflict={choice}", wait=False)
+    (told,) = stopped.events("DevicePluginPresent")
+    assert "a device plugin offers GPUs of this node (nvidia.com/gpu: 2)" in told
+    if choice == "refuse":
+        stopped.wait_for(lambda: stopped.slices() and not stopped.devices())
+        assert not stopped.condition("device plugin")["ok"]
+        offer_by_device_plugin(stopped, 0)
+        stopped.rescan()
+    stopped.wait_for(lambda: set(stopped.devices()) == {"gpu-0", "gpu-1"})
+    assert stopped.condition("device plugin")["ok"]
+
+
+def test_claims_of_a_node_outlive_a_device_plugin_that_comes(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_publisher, "_AGE_S", 0.0)
+    claim = driver.claim("training", [result()])
+    devices = driver.prepare(claim)
+    offer_by_device_plugin(driver, 2)
+    driver.rescan()
+    driver.wait_for(lambda: not driver.devices())
+    assert driver.prepare(claim) == devices
+    assert driver.unprepare(claim) == [""]

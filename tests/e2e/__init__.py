@@ -29,6 +29,7 @@ Field cases (their table is in ``tests/cases``) that are proved here too, each b
     79  built-in publisher fights             node_manifests (and tests/unit/manifests/test_nodes)
     81  two containers, one card              sharing: sidecar
     83  named configs and node labels         migrate (and tests/unit/migrate)
+    85  both publishers on one node           device_plugin
     90  admin access changes nothing          selection: admin; time_slicing: monitor
     92  admission webhook                     webhook
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dra_driver.cdi.hook_program import LIMITS
-from tests.unit.cdi.compiled import write_library
+from tests.unit.cdi import recording_nvml
 
 _PROGRAM: Final = """\
 #!/bin/sh
@@ -26,32 +26,6 @@ mv "$call" "{calls}/call-${{call##*-}}"
 exec unshare --mount sh -c 'mount -t cgroup2 none /sys/fs/cgroup && exec "$0" "$@"' {hook} "$@" \\
     < "{calls}/call-${{call##*-}}/state"
 """
-_NVML: Final = """
-#include <stdio.h>
-#include <string.h>
-struct limits { const char *cgroup; unsigned long long soft, hard; };
-static char gpu[96];
-int nvmlInit_v2(void) { return 0; }
-int nvmlInitWithFlags(unsigned flags) { return 0; }
-int nvmlShutdown(void) { return 0; }
-const char *nvmlErrorString(int code) { return "the stand-in does not want to"; }
-int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
-    strncpy(gpu, uuid, sizeof gpu - 1);
-    *handle = gpu;
-    return 0;
-}
-int nvmlDeviceSetMemoryLimits_v1(void *handle, struct limits *limits) {
-    FILE *file = fopen("%s", "r");
-    if (file) return fclose(file), 3;
-    file = fopen("%s", "a");
-    fprintf(file, "%%s %%s %%llu %%llu\\n", (char *)handle, limits->cgroup, limits->soft, limits->hard);
-    fclose(file);
-    return 0;
-}
-"""
-"""Answers NVML_ERROR_NOT_SUPPORTED once there is the first file, else adds to the second."""
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
     """How the hook was called: arguments, and the runtime's state of the container from its standard input."""
@@ -89,7 +63,7 @@ class LimitsHook:
     def put_nvml(self, driver_tree: Path) -> None:
         """Replace NVML's library in a simulated driver, once that is there."""
         (real,) = (path for path in driver_tree.glob("usr/lib64/libnvidia-ml.so.*") if not path.is_symlink())
-        write_library(real, _NVML % (self._refusing, self._told), "libnvidia-ml.so.1")
+        recording_nvml.write(real, self._refusing, self._told)
 
     def know_limits(self, known: bool) -> None:
         """Whether the program is one of today, or one of before there were limits."""

@@ -198,5 +198,25 @@ def test_network_policy_lets_out_to_the_api_server_and_in_to_the_metrics_when_as
     assert [port["port"] for rule in spec["ingress"] for port in rule["ports"]] == [8080]
 
 
+def test_service_and_monitor_find_the_drivers_pods_and_their_port() -> None:
+    objects = helm.render({"kubeletPlugin": {"metrics": {"podMonitor": {"enabled": True, "labels": {"team": "a"}}}}})
+    pod = helm.one(objects, "DaemonSet")["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    service, monitor = helm.one(objects, "Service"), helm.one(objects, "PodMonitor")
+    for selector in (service["spec"]["selector"], monitor["spec"]["selector"]["matchLabels"]):
+        assert selector.items() <= pod["metadata"]["labels"].items()
+    assert {"name": "http", "containerPort": service["spec"]["ports"][0]["port"]} in container["ports"]
+    assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "http", "path": "/metrics", "interval": "30s"}]
+    assert monitor["metadata"]["labels"]["team"] == "a"
+
+
+@pytest.mark.parametrize(
+    "metrics", [{"enabled": False}, {"gpuHttpEndpoint": "127.0.0.1:8080"}, {"gpuHttpEndpoint": ""}]
+)
+def test_there_is_no_service_where_nobody_could_be_reached(metrics: dict[str, Any]) -> None:
+    kinds = {each["kind"] for each in helm.render({"kubeletPlugin": {"metrics": metrics}})}
+    assert not kinds & {"Service", "PodMonitor"}
+
+
 def test_there_is_no_network_policy_by_default() -> None:
     assert "NetworkPolicy" not in {item["kind"] for item in helm.render()}

@@ -113,7 +113,7 @@ def test_api_server_is_told_as_nvidias_chart_tells_it() -> None:
 def test_call_arrives_at_the_program() -> None:
     objects = rendered(servicePort=8443, containerPort=9443)
     called = configured(objects)["clientConfig"]["service"]
-    service = helm.one(objects, "Service")
+    service = helm.one(objects, "Service", "webhook")
     (port,) = service["spec"]["ports"]
     (exposed,) = container(objects)["ports"]
 

@@ -20,40 +20,18 @@ from dra_driver.hostfs import DriverRoots
 from hack.cluster import build
 from tests.builders import make_gpu
 from tests.driver_tree import AL2023, VERSION, driver_files, driver_tree
-from tests.unit.cdi import compiled
+from tests.unit.cdi import recording_nvml
 
 pytestmark = [pytest.mark.toolkit, pytest.mark.timeout(120)]
 
-_NVML: Final = """
-#include <stdio.h>
-#include <string.h>
-struct limits { const char *cgroup; unsigned long long soft, hard; };
-static char gpu[96];
-int nvmlInit_v2(void) { return 0; }
-int nvmlInitWithFlags(unsigned flags) { return 0; }
-int nvmlShutdown(void) { return 0; }
-const char *nvmlErrorString(int code) { return "the stand-in does not want to"; }
-int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
-    strncpy(gpu, uuid, sizeof gpu - 1);
-    *handle = gpu;
-    return 0;
-}
-int nvmlDeviceSetMemoryLimits_v1(void *handle, struct limits *limits) {
-    FILE *file = fopen("%s", "a");
-    fprintf(file, "%%s %%s %%llu %%llu\\n", (char *)handle, limits->cgroup, limits->soft, limits->hard);
-    fclose(file);
-    return %d;
-}
-"""
 _IN_CGROUPS_2: Final = 'mount --make-rprivate / && mount -t cgroup2 none /sys/fs/cgroup && exec "$0" "$@"'
-_NOT_SUPPORTED: Final = 3
 UID = "0e8a1f2c-3b4d-4a5e-9f60-718293a4b5c6"
 
 
 class Host:
-    """A host with that library and the real program; ``code`` is what NVML answers when limits are set."""
+    """A host with that library and the real program. refuses: NVML does not want to set limits."""
 
-    def __init__(self, base: Path, code: int = 0) -> None:
+    def __init__(self, base: Path, *, refuses: bool = False) -> None:
         found = shutil.which("nvidia-cdi-hook")
         own = Path(found).parent if found else build.cache() / build.tool_product("nvidia").folder
         assert (own / "nvidia-cdi-hook").exists(), "build it first: make toolkit"
@@ -61,7 +39,9 @@ class Host:
         root = tree.root
         self.log = base / "nvml.calls"
         nvml = root / "usr/lib64" / f"libnvidia-ml.so.{VERSION}"
-        compiled.write_library(nvml, _NVML % (self.log, code), "libnvidia-ml.so.1")
+        recording_nvml.write(nvml, base / "nvml.refusing", self.log)
+        if refuses:
+            (base / "nvml.refusing").touch()
         roots = DriverRoots(driver_root=root, dev_root=root, container_driver_root=root, container_dev_root=root)
         tools = Tools(shared=base / "plugin", edits=EditsSource.BUILTIN, own=(own,))
         self.specs = ClaimSpecs(CdiDirectory(base / "cdi"), driver_files(roots, tools), lambda: VERSION)
@@ -141,6 +121,6 @@ def test_claim_without_limits_calls_nothing_whatever_the_image_says(tmp_path: Pa
 
 
 def test_driver_that_refuses_keeps_the_container_from_starting(tmp_path: Path) -> None:
-    ((code, output),) = Host(tmp_path, _NOT_SUPPORTED).start({"gpu-0": 1 << 30})
+    ((code, output),) = Host(tmp_path, refuses=True).start({"gpu-0": 1 << 30})
     assert code != 0
     assert "failed to set memory limits" in output

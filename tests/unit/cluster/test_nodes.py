@@ -21,6 +21,13 @@ def test_labels_are_those_of_the_node(
     assert server.requests[0].path == "/api/v1/nodes/node-1"
 
 
+def test_allocatable_is_what_the_kubelet_counts(server: Server, connection: Connection) -> None:
+    server.answer = lambda request: Answer(200, {"status": {"allocatable": {"nvidia.com/gpu": "8"}}})
+    assert ApiNode(connection, "node-1").allocatable() == {"nvidia.com/gpu": "8"}
+    server.answer = lambda request: Answer(200, {})
+    assert ApiNode(connection, "node-1").allocatable() == {}
+
+
 def test_unknown_node_is_an_error_with_the_servers_words(server: Server, connection: Connection) -> None:
     server.answer = lambda request: status(404, 'nodes "node-1" not found')
     with pytest.raises(ApiError, match='nodes "node-1" not found'):

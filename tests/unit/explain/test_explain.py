@@ -101,6 +101,28 @@ def test_selector_that_fails_on_a_device_is_told(explain: Explain) -> None:
     code, told = explain(device_class(), resource_slice(gpu(0)), claim(selectors=select(f"{OWN}.zone == 'a'")))
     assert code == 1
     assert "fails on device gpu-0" in told
+    assert "-> a selector that fails on one device fails the whole claim: let it ask has(...) first" in told
+
+
+def test_node_without_devices_is_told_with_those_that_have_some(explain: Explain) -> None:
+    code, told = explain(device_class(), resource_slice(gpu(0)), claim(), arguments=("--node=node-7",))
+    assert code == 2
+    assert "--node node-7: no ResourceSlice offers devices there; it does on node-1" in told
+
+
+def test_resource_of_a_pod_that_no_class_stands_for_is_named(explain: Explain) -> None:
+    asked = {"resources": {"limits": {"nvidia.com/gpu.shared": 1, "cpu": 1}}}
+    classes = device_class(extendedResourceName="nvidia.com/gpu")
+    code, told = explain(classes, resource_slice(gpu(0)), pod(containers=[asked]), target="pod/p")
+    assert code == 2
+    assert "It asks for nvidia.com/gpu.shared, for which DRA knows no DeviceClass" in told
+    assert "classes stand for: nvidia.com/gpu\n" in told
+
+
+def test_workload_in_files_is_told_to_count_by_its_pods(explain: Explain) -> None:
+    code, told = explain({"kind": "Deployment", "metadata": {"name": "d"}})
+    assert code == 2
+    assert "Of Deployments and other workloads, give a pod" in told
 
 
 def test_device_that_is_held_names_claim_and_pod_and_what_helps(explain: Explain) -> None:
@@ -126,7 +148,8 @@ def test_share_that_is_left_is_found_and_shares_that_are_out_are_told_with_their
     code, told = explain(device_class(), slices, one, two, claim(), target="claim/c")
     assert code == 1
     holders = "claim other/one (pod one-0), claim other/two (pod two-0)"
-    assert f"gpu-0: has 0 of 2 shares left, 1 needed, the rest is held by {holders}" in told
+    assert f"gpu-0: has 0 of 2 shares left, 1 needed, held by {holders}" in told
+    assert "-> end a pod that has a share of it, or offer more shares" in told
 
 
 @pytest.mark.parametrize(
@@ -252,7 +275,7 @@ def test_what_keeps_a_pod_from_a_node_is_told_first(explain: Explain, spec: Json
 
 
 def test_claim_that_is_allocated_shows_what_it_has(explain: Explain) -> None:
-    mine = held("gpu-1", shareID="x", consumedCapacity={"shares": "1"})
+    mine = held("gpu-1", shareID="x", consumedCapacity={"memory": "0", "shares": "1"})
     code, told = explain(
         device_class(), resource_slice(gpu(0), gpu(1)), mine, target="claim/train", arguments=("-n", "other")
     )
@@ -281,7 +304,7 @@ def test_json_says_the_same(explain: Explain) -> None:
     ("target", "told"),
     [
         ("claim/nope", "there is no ResourceClaim nope in namespace default; there are: c"),
-        ("service/x", "'service/x' cannot be explained: pod/NAME, claim/NAME or template/NAME"),
+        ("service/x", "'service/x' cannot be explained: give pod/NAME (of a workload, one of its pods), claim/NAME or"),
         ("pod/", "cannot be explained"),
         ("p", "there is no Pod p in namespace default"),
     ],

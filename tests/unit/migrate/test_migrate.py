@@ -10,6 +10,8 @@ import yaml
 
 from dra_driver.commands.main import main
 from dra_driver.settings.profile_file import parse_profile
+from dra_driver.simulator.api_server import ApiServer
+from dra_driver.simulator.kinds import PODS
 
 Json = dict[str, Any]
 
@@ -99,6 +101,18 @@ def test_named_configs_are_rules_for_the_nodes_that_their_label_selects(migrate:
     assert len(parse_profile(yaml.safe_dump(made.values["sharingProfile"]), 48).rules) == 2
 
 
+def test_named_config_that_says_only_its_version_is_whole_gpus(migrate: Migrate) -> None:
+    made = migrate(config_map(default=sharing(gpus(4)), whole={"version": "v1"}))
+    assert made.values["sharingProfile"]["rules"] == [
+        {"match": {"nodeLabels": {"nvidia.com/device-plugin.config": "whole"}}, "shares": "disabled"}
+    ]
+
+
+def test_config_map_of_something_else_is_no_config(migrate: Migrate) -> None:
+    made = migrate(config_map(any=sharing(gpus(4))), config_map(other={"version": "v1"}))
+    assert (made.code, made.values["consumableShares"]) == (0, 4)
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_default_of_the_gpu_operator_counts_wherever_it_stands(migrate: Migrate, order: int) -> None:
     config = {"name": "sharing", "default": "by-ten"}
@@ -170,6 +184,14 @@ def test_mps_becomes_shares_where_that_is_chosen_and_what_is_lost_is_said(migrat
     assert "limits on threads are gone" in made.report
 
 
+def test_mps_refuses_more_than_one_where_nothing_is_said(migrate: Migrate) -> None:
+    made = migrate(
+        config_map(default={"version": "v1", "flags": {}}, mps=sharing(gpus(4), block="mps")),
+        flags=("--mps-as=time-slicing",),
+    )
+    assert made.values["sharingProfile"]["rules"][0]["maxPerClaim"] == 1
+
+
 def test_mps_wins_over_time_slicing_beside_it_as_in_the_device_plugin(migrate: Migrate) -> None:
     both = sharing(gpus(4))
     both["sharing"]["mps"] = {"resources": [gpus(8)]}
@@ -189,6 +211,8 @@ def test_mps_wins_over_time_slicing_beside_it_as_in_the_device_plugin(migrate: M
         ({**sharing(gpus(4)), "sharings": {}}, "sharings:: unknown to the device plugin"),
         (sharing(gpus(4), flags={"migStrategy": "both"}), "flags.migStrategy: both: must be none, single, mixed"),
         (sharing(gpus(4, "rdma/ib")), "rdma/ib: only nvidia.com/gpu"),
+        (sharing(gpus(4, "nvidia.com/mig-two")), "nvidia.com/mig-two: only nvidia.com/gpu"),
+        (sharing({"name": "nvidia.com/gpu", "replica": 4}), "replicas: missing: must be a number from 2"),
         (sharing(gpus(4), flags={"gdsEnabled": True}), "gdsEnabled: true: not handed over"),
         ({"version": "v1", "sharing": {"slices": {}}}, "sharing.slices:: unknown to the device plugin"),
     ],
@@ -214,6 +238,26 @@ def test_settings_that_mean_nothing_here_are_lost_in_words(migrate: Migrate) -> 
     assert made.code == 0
     assert "deviceListStrategy: envvar | containers get GPUs by CDI" in made.report
     assert "devices: [0] | the device plugin read and dropped it" in made.report
+
+
+def test_full_gpus_beside_mig_devices_of_labelled_nodes_are_no_mapped_shares(migrate: Migrate) -> None:
+    both = sharing(gpus(3, "nvidia.com/mig-1g.10gb"), gpus(8), flags={"migStrategy": "mixed"})
+    made = migrate(config_map(default={"version": "v1", "flags": {}}, both=both))
+    assert made.code == 1
+    assert "8 x nvidia.com/gpu beside MIG profiles: no rule is written" in made.printed
+    assert "8 shares" not in made.report
+    assert [rule["match"].get("migProfile") for rule in made.values["sharingProfile"]["rules"]] == ["1g.10gb"]
+
+
+def test_before_shares_existed_no_shares_are_promised(migrate: Migrate) -> None:
+    made = migrate(sharing(gpus(4)), flags=("--kubernetes-version=1.34",))
+    assert "4 shares" not in made.report
+    assert "each workload that asks for it gets one named claim" in made.report
+
+
+def test_report_counts_in_words(migrate: Migrate) -> None:
+    made = migrate(sharing(gpus(50)))
+    assert "\n1 needs a decision, 0 were wrong before, 0 lost, 0 mapped.\n" in made.report
 
 
 # Platforms.
@@ -289,6 +333,21 @@ def test_selectors_of_gke_are_dropped_and_the_way_back_has_them(migrate: Migrate
     assert "kubectl apply -f before/team-deployment-server.yaml" in made.plan
 
 
+def test_what_the_api_server_added_is_not_written(migrate: Migrate) -> None:
+    added = deployment(nodeSelector={"cloud.google.com/gke-gpu-sharing-strategy": "time-sharing"})
+    last = "kubectl.kubernetes.io/last-applied-configuration"
+    added["metadata"] |= {
+        "uid": "u",
+        "resourceVersion": "7",
+        "managedFields": [],
+        "annotations": {last: "{}", "mine": "x"},
+    }
+    added["status"] = {"replicas": 1}
+    (now,) = migrate(added).all("workloads/team-deployment-server.yaml")
+    assert now["metadata"] == {"name": "server", "namespace": "team", "annotations": {"mine": "x"}}
+    assert "status" not in now
+
+
 def test_claims_are_written_for_workloads_where_that_is_chosen(migrate: Migrate) -> None:
     made = migrate(deployment({"nvidia.com/gpu": 2, "cpu": "1"}), flags=("--workloads=claims",))
     template, changed = made.all("workloads/team-deployment-server.yaml")
@@ -314,10 +373,83 @@ def test_before_shares_existed_pods_of_a_workload_share_one_named_claim(migrate:
     assert "all its pods share one GPU" in made.report
 
 
+def test_before_shares_existed_claims_for_renamed_shares_name_the_class_of_gpus(migrate: Migrate) -> None:
+    config = sharing(gpus(4), renameByDefault=True)
+    made = migrate(config, deployment({"nvidia.com/gpu.shared": 1}), flags=("--kubernetes-version=1.34",))
+    claim, _ = made.all("workloads/team-deployment-server.yaml")
+    assert claim["spec"]["devices"]["requests"] == [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]
+
+
+def test_before_shares_existed_a_named_claim_has_all_that_was_asked_and_no_time_slice_for_mig(migrate: Migrate) -> None:
+    profiles = [gpus(2, "nvidia.com/mig-1g.10gb"), gpus(2, "nvidia.com/mig-2g.20gb")]
+    config = sharing(*profiles, flags={"migStrategy": "mixed"})
+    asked = {profile["name"]: 1 for profile in profiles}
+    made = migrate(config, deployment(asked), flags=("--kubernetes-version=1.34",))
+    claim, changed = made.all("workloads/team-deployment-server.yaml")
+    devices = claim["spec"]["devices"]
+    assert [each["exactly"]["deviceClassName"] for each in devices["requests"]] == [
+        "mig-1g.10gb.nvidia.com",
+        "mig-2g.20gb.nvidia.com",
+    ]
+    assert "config" not in devices
+    (container,) = changed["spec"]["template"]["spec"]["containers"]
+    assert [each["request"] for each in container["resources"]["claims"]] == ["mig-1g-10gb", "mig-2g-20gb"]
+
+
+def test_before_shares_existed_workloads_that_shared_nothing_keep_a_device_for_each_pod(migrate: Migrate) -> None:
+    config = sharing(gpus(2, "nvidia.com/mig-1g.10gb"), flags={"migStrategy": "mixed"})
+    made = migrate(config, deployment(), flags=("--kubernetes-version=1.34",))
+    assert made.all("workloads/team-deployment-server.yaml")[0]["kind"] == "ResourceClaimTemplate"
+
+
+def test_before_shares_existed_it_is_asked_what_ran_on_whole_gpus(migrate: Migrate) -> None:
+    maps = config_map(default={"version": "v1", "flags": {}}, four=sharing(gpus(4)))
+    made = migrate(maps, deployment(), flags=("--kubernetes-version=1.34",))
+    assert made.code == 1
+    assert "Deployment team/server: its pods share one device now. Some nodes were not shared" in made.printed
+
+
+def test_profiles_that_only_workloads_name_get_classes(migrate: Migrate) -> None:
+    made = migrate(deployment({"nvidia.com/mig-1g.10gb": 1, "nvidia.com/mig-1g.10gb.me": 1}))
+    assert made.code == 0
+    assert made.values["deviceClasses"]["migProfiles"] == ["1g.10gb", "1g.10gb+me"]
+    assert "mig-1g.10gb.me.nvidia.com" in made.plan
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/gpu.shared", "nvidia.com/mig-two"])
+def test_name_that_no_class_serves_needs_a_decision_and_is_not_said_to_be_served(migrate: Migrate, name: str) -> None:
+    made = migrate(sharing(gpus(4)), deployment({name: 1}))
+    assert made.code == 1
+    assert f"asks for {name}: no DeviceClass serves that name: ask for one of nvidia.com/gpu" in made.printed
+    assert "DeviceClasses serve these names" not in made.report
+
+
+def test_names_of_whole_gpus_beside_renamed_shares_are_not_ambiguous(migrate: Migrate) -> None:
+    config = sharing(gpus(4), renameByDefault=True)
+    assert migrate(config, deployment({"nvidia.com/gpu": 2})).code == 0
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Job"])
+def test_what_cannot_be_changed_is_to_be_deleted_first(migrate: Migrate, kind: str) -> None:
+    content = {**deployment(), "kind": kind}
+    if kind == "Pod":
+        content["spec"] = content["spec"]["template"]["spec"]
+    made = migrate(content, flags=("--workloads=claims",))
+    assert made.code == 1
+    assert f"a {kind} cannot be changed: delete it, then apply" in made.printed
+
+
+def test_plan_looks_at_all_that_the_device_plugin_offers(migrate: Migrate) -> None:
+    plan = migrate(sharing(gpus(4), renameByDefault=True)).plan
+    assert "-o jsonpath='{.status.allocatable}'   # none of nvidia.com/, or 0 each" in plan
+    assert "# gpu.nvidia.com, gpu.shared.nvidia.com, mig.nvidia.com, mig.shared.nvidia.com\n" in plan
+    assert "NAME-gpu" not in plan
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (deployment({"nvidia.com/gpu": 2}), "asks for 2 of nvidia.com/gpu: these are shares of as many GPUs"),
+        (deployment({"nvidia.com/gpu": 2}), "asks for 2 of nvidia.com/gpu: these are shares of as many devices"),
         (deployment(nodeSelector={"nvidia.com/gpu.product": "T4"}), "selects nodes by nvidia.com/gpu.product"),
     ],
 )
@@ -344,6 +476,46 @@ def test_nodes_are_in_the_plan_with_their_config(migrate: Migrate) -> None:
         "status": {"allocatable": {"nvidia.com/gpu": "80"}},
     }
     assert "| n | nvidia.com/gpu: 80 | by-ten |" in migrate(node, config_map(by_ten=sharing(gpus(10)))).plan
+
+
+# A cluster.
+
+
+@pytest.fixture
+def migrate_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Migrate:
+    """From an API server with one pod that asks for a GPU."""
+
+    def run(version: str, *flags: str) -> Migrated:
+        with ApiServer(git_version=version) as server:
+            spec = deployment()["spec"]["template"]["spec"]
+            server.store.create(PODS, {"metadata": {"name": "p", "namespace": "default"}, "spec": spec})
+            file = tmp_path / "kubeconfig"
+            known = {"cluster": {"server": server.url}, "context": {"cluster": "c", "user": "u"}, "user": {}}
+            lists = {f"{kind}s": [{"name": kind[0], kind: content}] for kind, content in known.items()}
+            file.write_text(yaml.safe_dump({"current-context": "c", **lists}))
+            code = main(["migrate", "--from-cluster", f"--kubeconfig={file}", "-o", str(tmp_path / "out"), *flags])
+        out = capsys.readouterr()
+        return Migrated(code, out.out + out.err, tmp_path / "out")
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("version", "flags", "told"),
+    [("v1.36.3", (), "1.36"), ("v1.34.4-eks-1", (), "1.34"), ("v1.34.4", ("--kubernetes-version=1.36",), "1.36")],
+)
+def test_cluster_says_its_version_itself(
+    migrate_cluster: Migrate, version: str, flags: tuple[str, ...], told: str
+) -> None:
+    made = migrate_cluster(version, *flags)
+    assert f"For Kubernetes {told}," in made.plan
+    assert "| cluster | Pod default/p" in made.report
+
+
+def test_cluster_that_is_too_old_is_told(migrate_cluster: Migrate) -> None:
+    made = migrate_cluster("v1.30.1")
+    assert made.code == 2
+    assert "Kubernetes v1.30.1: must be 1.34 to 1.37; --kubernetes-version says for which one to write" in made.printed
 
 
 # Files and folders.
@@ -376,7 +548,7 @@ def test_file_that_is_nothing_known_is_told(migrate: Migrate, text: str, code: i
     ("arguments", "told"),
     [
         (["-o", "out"], "give files, or --from-cluster"),
-        (["--from-cluster", "x.yaml", "-o", "out"], "give files, or --from-cluster"),
+        (["--from-cluster", "x.yaml", "-o", "out"], "give files, or --from-cluster, not both"),
         (["x.yaml", "-o", "out", "--kubernetes-version=1.30"], "must be 1.34 to 1.37"),
         (["gone.yaml", "-o", "out"], "gone.yaml cannot be read: No such file"),
     ],
@@ -391,7 +563,7 @@ def test_wrong_usage_is_one_line(capsys: pytest.CaptureFixture[str], arguments: 
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ({"kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"a": 1}}, "ConfigMap: data.a: "),
+        ({"kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"a": 1}}, "ConfigMap m: data.a: "),
         (
             {"kind": "Deployment", "metadata": {"name": "d"}, "spec": {"template": {"spec": {"containers": 1}}}},
             "containers: ",

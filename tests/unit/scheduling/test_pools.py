@@ -152,3 +152,21 @@ def test_selector_of_a_device_that_is_taken_is_not_come_to() -> None:
     with pytest.raises(SelectorError, match=r"request r: CEL runtime error"):
         judge(request(selectors=[selector]), candidate)
     assert kind(judge(request(selectors=[selector]), candidate, Usage(frozenset({candidate.id})))) is Kind.IN_USE
+
+
+def test_device_that_several_have_uses_its_counters_once() -> None:
+    consumes = [{"counterSet": "card", "counters": {"slots": {"value": "4"}}}]
+    shared = device(
+        "shared", allowMultipleAllocations=True, capacity={"units": {"value": "8"}}, consumesCounters=consumes
+    )
+    shared["capacity"]["units"]["requestPolicy"] = {"default": "1"}
+    sets = [{"name": "card", "counters": {"slots": {"value": "4"}}}]
+    two = {"resourceSliceCount": 2}
+    slices = [
+        pool_slice("1", nodeName="n", sharedCounters=sets, pool=two),
+        pool_slice("2", nodeName="n", devices=[shared], pool=two),
+    ]
+    (candidate,) = candidates(slices, "n")
+    first = judge(request(), candidate)
+    assert isinstance(first, Pick)
+    assert kind(judge(request(), candidate, Usage().plus(candidate.id, first.amounts))) is None
