@@ -1,15 +1,19 @@
 """What live claims mean for devices whose sharing was changed under them. Pure."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from dra_driver.model.devices import Device
+from dra_driver.model.devices import Device, MigDevice
 from dra_driver.model.plan import PreparedDevice
 from dra_driver.model.records import ClaimRecord
 from dra_driver.model.texts import listed
 from dra_driver.sharing.shares import SHARES, WHOLE, ConsumableShares, consumed
 
 _SHOWN = 3
+_PLACE = re.compile(r"gpu-\d+-mig-.+-(\d+)")
+"""Name of a MIG device, and the memory slice at which it begins."""
+_SERVED = "; they are served on"
 
 
 @dataclass(slots=True)
@@ -39,42 +43,75 @@ class Standing:
 
     withheld: devices of which live claims have what the scheduler would give away again: they hold them in another way
     than they are to be shared now. exceeded: devices of which live claims have more shares than there are now; the
-    scheduler counts those, so nothing more is placed there.
+    scheduler counts those, so nothing more is placed there. lost: devices that live claims hold and that are none of
+    the node's any more, as after another MIG layout was made; by UUID.
     """
 
-    withheld: Mapping[str, str]
-    exceeded: Mapping[str, str]
+    withheld: Mapping[str, str] = field(default_factory=dict)
+    exceeded: Mapping[str, str] = field(default_factory=dict)
+    lost: Mapping[str, str] = field(default_factory=dict)
 
 
 def stand(
-    devices: Iterable[Device], shares: Mapping[str, ConsumableShares], records: Iterable[ClaimRecord]
+    devices: Iterable[Device],
+    shares: Mapping[str, ConsumableShares],
+    records: Iterable[ClaimRecord],
+    others: Iterable[Device] = (),
 ) -> Standing:
-    """Hold the claims of this node against how its devices are shared now."""
-    held = _held(records)
+    """Hold the claims of this node against how its devices are shared now. others: devices that are not offered."""
+    offered, held = list(devices), _held(records)
     withheld: dict[str, str] = {}
     exceeded: dict[str, str] = {}
-    for device in devices:
+    for device in offered:
         now, found = shares.get(device.name, WHOLE), held.get(device.uuid)
         if why := _under_it(device, held) or (_otherwise(device, now, found) if found else ""):
-            withheld[device.name] = f"device {device.name} {why}; they are served on"
+            withheld[device.name] = f"device {device.name} {why}"
         elif found and now.count and found.shares > now.count:
             exceeded[device.name] = (
                 f"device {device.name} has {now.count} shares now and live claims hold {found.shares}: nothing more "
                 "is placed there until enough of them have left"
             )
-    return Standing(withheld=withheld, exceeded=exceeded)
+    there = {device.uuid for device in (*offered, *others)}
+    lost = {uuid: _gone(uuid, found) for uuid, found in held.items() if uuid not in there}
+    return Standing(withheld=withheld, exceeded=exceeded, lost=lost)
+
+
+def _gone(uuid: str, found: _Held) -> str:
+    return (
+        f"device {found.device} ({uuid}) is not on this node any more, and live claims "
+        f"({listed(found.claims, _SHOWN)}) hold it: delete their pods, which cannot use it, so that they are allocated "
+        "again"
+    )
 
 
 def _under_it(device: Device, held: Mapping[str, _Held]) -> str:
-    """Why a MIG device of a card that is held, or a card of a MIG device that is held, must wait."""
+    """Why a device must wait that was made of what claims hold: a MIG device, or a card of a MIG device."""
     card = device.physical.uuid
     for uuid, other in held.items():
-        if other.gpu_uuid == card and uuid != device.uuid and card in (uuid, device.uuid):
+        if other.gpu_uuid != card or uuid == device.uuid:
+            continue
+        claims = listed(other.claims, _SHOWN)
+        if card in (uuid, device.uuid):
             return (
-                f"is of GPU {card}, of which live claims ({listed(other.claims, _SHOWN)}) hold {other.device}: its MIG "
-                "mode was changed under them, and it is not offered until they have left"
+                f"is of GPU {card}, of which live claims ({claims}) hold {other.device}: its MIG mode was changed "
+                "under them, and it is not offered until they have left"
+            )
+        if isinstance(device, MigDevice) and _is_in_place_of(device, other.device):
+            return (
+                f"was made where {other.device} was, which live claims ({claims}) hold: their containers may have what "
+                "opens it, and it is not offered until they have left"
             )
     return ""
+
+
+def _is_in_place_of(device: MigDevice, former: str) -> bool:
+    """Whether a device begins where one of another name began.
+
+    NVIDIA's driver numbers GPU instances by size and place, and one of the same number has the same capability files. A
+    device of the same name is not the scheduler's to give away again as long as the claim is there.
+    """
+    found = _PLACE.fullmatch(former)
+    return found is not None and device.name != former and int(found[1]) == device.placement_start
 
 
 def _otherwise(device: Device, now: ConsumableShares, found: _Held) -> str:
@@ -84,14 +121,14 @@ def _otherwise(device: Device, now: ConsumableShares, found: _Held) -> str:
         way, wanted = ("whole", f"shared ({now})") if now.shared else ("by shares", "whole")
         return (
             f"is to be {wanted} and is held {way} by live claims ({listed(others, _SHOWN)}): it is not offered until "
-            "they have left"
+            f"they have left{_SERVED}"
         )
     # A device whose memory is not known is published without a number of shares, so nobody counts them anyway.
     if found.uncounted and now.count and found.shares >= now.count and device.memory_bytes:
         return (
             f"has {now.count} shares now and {found.shares} are taken, {found.uncounted} of them by claims of before "
             "there was a number of shares, which the scheduler does not count: it is not offered until enough of them "
-            "have left"
+            f"have left{_SERVED}"
         )
     return ""
 

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 CONDITION: Final = "sharing"
 EVENT_REFUSED: Final = "SharingRefused"
 EVENT_WITHHELD: Final = "DeviceWithheld"
+EVENT_LOST: Final = "DeviceLost"
 
 _SHOWN: Final = 8
 
@@ -91,7 +92,8 @@ class Offering:
             return
         shares = decision.sharing.shares
         known = [device for device in devices if device.name in shares]
-        standing = stand(known, {} if self._shares_dropped() else shares, records)
+        others = [device for device in devices if device.name not in shares]
+        standing = stand(known, {} if self._shares_dropped() else shares, records, others)
         self._telling.decided(decision, decision.sharing, standing)
         offered = [device for device in known if device.name not in standing.withheld]
         self._offer([] if self._refused() else offered, shares)
@@ -138,9 +140,10 @@ class Telling:
         for text in self._news(EVENT_REFUSED, {text: text for text in refusals}):
             log.warning("sharing: %s", text)
             self._events.warning(EVENT_REFUSED, text)
-        for text in self._news(EVENT_WITHHELD, standing.withheld):
-            log.warning("sharing: %s", text)
-            self._events.warning(EVENT_WITHHELD, text)
+        for reason, texts in ((EVENT_WITHHELD, standing.withheld), (EVENT_LOST, standing.lost)):
+            for text in self._news(reason, texts):
+                log.warning("%s", text)
+                self._events.warning(reason, text)
         for text in self._news("exceeded", standing.exceeded):
             log.warning("sharing: %s", text)
         if idle := self._news("idle", {f"{rule}": f"{rule}" for rule in sharing.idle}):

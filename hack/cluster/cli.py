@@ -95,7 +95,7 @@ def _up(options: argparse.Namespace) -> int:
             programs=cluster.programs,
             image=BUSYBOX,
             logs=cluster.logs,
-            end="End: make cluster-down" if options.dir == DIRECTORY else f"End: --dir {options.dir} down",
+            end="End: make cluster-down" if options.dir == DIRECTORY else f"End: python -m hack.cluster --dir {options.dir} down",
         )
     )
     return 0

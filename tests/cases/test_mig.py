@@ -126,6 +126,8 @@ def test_claim_on_a_device_that_is_gone_is_kept_and_told_until_it_is_unprepared(
     relay(mig, p1g_18gb=[1, 2])
     wait_offered(mig, *SMALL[1:3])
     assert mig.held() == {"goes": (uuid,)}
+    (event,) = mig.events("DeviceLost")
+    assert f"device {SMALL[0]} ({uuid}) is not on this node any more, and live claims (default/goes) hold it" in event
     assert f"{uuid} when it was prepared and is not on this node now: delete the claim's pods" in mig.refusal(claim)
     with health_stream(mig.socket) as stream:
         told = {each.device.device_name: each.message for each in next(stream).devices if each.message}
@@ -133,6 +135,19 @@ def test_claim_on_a_device_that_is_gone_is_kept_and_told_until_it_is_unprepared(
     assert f"its GPU {U0} has no such MIG device now" in told[SMALL[0]]
     assert mig.unprepare(claim) == [""]
     assert nothing_left(mig)
+
+
+def test_device_in_the_place_of_one_that_a_claim_holds_is_withheld_until_that_has_left(mig: Driver) -> None:
+    claim = mig.claim("holds", [result(SMALL[0])])
+    mig.prepare(claim)
+    relay(mig, **{"p1g_18gb": [1, 2], "p1g_18gb+me": [0]})
+    wait_offered(mig, *SMALL[1:3])
+    (event,) = mig.events("DeviceWithheld")
+    assert f"device gpu-0-mig-1g18gb-me-20-0 was made where {SMALL[0]} was" in event
+    assert "default/holds" in event
+    assert mig.unprepare(claim) == [""]
+    mig.rescan()
+    wait_offered(mig, "gpu-0-mig-1g18gb-me-20-0", *SMALL[1:3])
 
 
 def test_layout_that_changed_while_the_driver_was_away_is_noticed_when_it_is_back(mig: Driver) -> None:

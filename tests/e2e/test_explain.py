@@ -111,11 +111,11 @@ def test_command_reads_the_cluster_and_tells_why_a_pod_waits(cluster: Cluster, w
     world.apply(asked_claims.claim("all-of-them", request))
     paper.apply([pod("greedy", gpu=named("all-of-them"))])
     world.wait_unschedulable("greedy")
-    done = run(cluster, world, "pod/greedy")
+    done = run(cluster, world, "pod/greedy", f"--node={NAME}")
     assert done.returncode == 1, done.stderr
     assert "request gpu wants 8 devices, 7 of 8 selected can be had" in done.stdout
     assert "gpu-4: tainted ecc=lost:NoSchedule" in done.stdout
-    said = json.loads(run(cluster, world, "claim/all-of-them", "-o", "json").stdout)
+    said = json.loads(run(cluster, world, "claim/all-of-them", "-o", "json", f"--node={NAME}").stdout)
     assert (said["ok"], said["answers"][0]["nodes"][0]["node"]) == (False, NAME)
 
 

@@ -10,6 +10,7 @@ import yaml
 
 from dra_driver.devices.driver_tree import CAPS_MAJOR, NVIDIA_MAJOR, STATE
 from dra_driver_api.names import DRA_SOCKET, DRIVER_NAME
+from hack.cluster.cluster import Cluster
 from hack.cluster.driver import Driver
 from tests.e2e.host_driver import HostDriver
 from tests.e2e.manifests import Json, claim, named, pod, request
@@ -39,7 +40,8 @@ def small(gpu: int, start: int) -> str:
 class Layout:
     """Two cards in MIG mode, the first with three 1g.5gb, the second with five, while nothing else is said."""
 
-    def __init__(self, driver: HostDriver, scenario: Path) -> None:
+    def __init__(self, cluster: Cluster, driver: HostDriver, scenario: Path) -> None:
+        self._cluster = cluster
         self.running: Driver = driver.ensure(scenario=scenario)
         self.tree = driver.view.tree
         self.socket = driver.view.folder / DRA_SOCKET
@@ -73,6 +75,11 @@ class Layout:
         with health_stream(self.socket) as stream:
             return {each.device.device_name: each.message for each in next(stream).devices if each.message}
 
+    def told(self, uuid: str) -> str:
+        """The event of the node about a device that is gone, '' before there is one."""
+        events = self._cluster.api.get("/api/v1/namespaces/default/events", fieldSelector="reason=DeviceLost")["items"]
+        return next((str(each["message"]) for each in reversed(events) if uuid in each["message"]), "")
+
     def capabilities(self, gpu: int, start: int) -> set[str]:
         """Device files of a 1g.5gb's GPU instance and compute instance, by the kernel's word."""
         folder = self.tree / f"proc/driver/nvidia/capabilities/gpu{gpu}/mig/gi{SMALL_INSTANCE + start}"
@@ -99,7 +106,7 @@ def two_cards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def layout(world: World, driver: HostDriver, two_cards: Path) -> Iterator[Layout]:
     """The cards, on offer; as they were when the test is over."""
-    made = Layout(driver, two_cards)
+    made = Layout(world.cluster, driver, two_cards)
     made.wait_published(*BEFORE)
     yield made
     driver.resume()
@@ -172,6 +179,8 @@ def test_layout_changes_under_pods_and_only_the_device_that_is_gone_is_withdrawn
     assert uuid in message
     assert "has no such MIG device now" in message
     assert "delete the claim's pods" in message
+    who = f"live claims ({world.namespace}/goes) hold it"
+    until(lambda: who in layout.told(uuid), lambda: f"an event with {who!r}, not {layout.told(uuid)!r}")
 
     world.apply(claim("new", request("slice", new_profile(), deviceClassName="mig.nvidia.com")))
     world.apply(pod("new", gpu=named("new")))
