@@ -84,8 +84,8 @@ def _check_pair(device: PreparedDevice, holder: Holder) -> None:
         if held.sharing != device.sharing:
             raise DeviceBusy(
                 f"requested device {device.device} has conflicting configuration with already prepared claim "
-                f"{holder.claim}: it has {_words(held.sharing)}, this claim asks for {_words(device.sharing)}; give all "
-                "claims on a GPU one config, such as that of their DeviceClass, or wait for the other's pods to end"
+                f"{holder.claim}: it has {_words(held.sharing)}, this claim asks for {_words(device.sharing)}; give "
+                "all claims on a GPU one config, such as that of their DeviceClass, or wait for the other's pods to end"
             )
     elif device.uuid == device.gpu_uuid or held.uuid == held.gpu_uuid:
         raise DeviceBusy(

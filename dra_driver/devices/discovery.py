@@ -235,8 +235,7 @@ class Discovery:
 
     def _replaced(self, name: str, old: str, new: str) -> None:
         text = (
-            f"device {name} is now {new}, it was {old}: claims prepared on {old} are not moved to it, "
-            "delete their pods"
+            f"device {name} is now {new}, it was {old}: claims prepared on {old} are not moved to it, delete their pods"
         )
         log.warning("%s", text)
         if self._events is not None:

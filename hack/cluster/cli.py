@@ -87,6 +87,7 @@ def _up(options: argparse.Namespace) -> int:
         cluster.apply(DEVICE_CLASSES)
         for node in cluster.nodes:
             cluster.start_driver(node, gates=options.gates, scenario=options.driver)
+    down = "make cluster-down" if options.dir == DIRECTORY else f"python -m hack.cluster --dir {options.dir} down"
     print(
         _USE.format(
             kubernetes=f"Kubernetes {plan.kubernetes}",
@@ -95,7 +96,7 @@ def _up(options: argparse.Namespace) -> int:
             programs=cluster.programs,
             image=BUSYBOX,
             logs=cluster.logs,
-            end="End: make cluster-down" if options.dir == DIRECTORY else f"End: python -m hack.cluster --dir {options.dir} down",
+            end=f"End: {down}",
         )
     )
     return 0

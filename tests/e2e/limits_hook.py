@@ -26,6 +26,8 @@ mv "$call" "{calls}/call-${{call##*-}}"
 exec unshare --mount sh -c 'mount -t cgroup2 none /sys/fs/cgroup && exec "$0" "$@"' {hook} "$@" \\
     < "{calls}/call-${{call##*-}}/state"
 """
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """How the hook was called: arguments, and the runtime's state of the container from its standard input."""
