@@ -140,10 +140,12 @@ class Telling:
         for text in self._news(EVENT_REFUSED, {text: text for text in refusals}):
             log.warning("sharing: %s", text)
             self._events.warning(EVENT_REFUSED, text)
-        for reason, texts in ((EVENT_WITHHELD, standing.withheld), (EVENT_LOST, standing.lost)):
-            for text in self._news(reason, texts):
-                log.warning("%s", text)
-                self._events.warning(reason, text)
+        for text in self._news(EVENT_WITHHELD, standing.withheld):
+            log.warning("sharing: %s", text)
+            self._events.warning(EVENT_WITHHELD, text)
+        for text in self._news(EVENT_LOST, standing.lost):
+            log.warning("%s", text)
+            self._events.warning(EVENT_LOST, text)
         for text in self._news("exceeded", standing.exceeded):
             log.warning("sharing: %s", text)
         if idle := self._news("idle", {f"{rule}": f"{rule}" for rule in sharing.idle}):
