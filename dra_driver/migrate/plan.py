@@ -102,6 +102,7 @@ def _workloads(changed: list[str]) -> Iterator[str]:
     yield from ("", "## Workloads", "")
     if changed:
         yield "Namespace by namespace, once nodes have room:"
+        yield "An object that was not made by kubectl apply keeps its old resources beside the claim: delete it first."
         yield "```sh"
         yield from (f"kubectl apply -f {name}" for name in changed)
         yield "```"

@@ -89,11 +89,14 @@ def installed(cluster: Cluster, folder: Path, values: Mapping[str, Any]) -> Iter
         cluster.kubectl("delete", "deviceclass", f"{name}.nvidia.com", "--ignore-not-found")
     release = Release(cluster, folder)
     release.import_image()
-    release.install(values)
-    release.ready_pod()
-    yield release
-    release.uninstall()
-    cluster.apply(DEVICE_CLASSES)
+    try:
+        release.install(values)
+        release.ready_pod()
+        yield release
+    finally:
+        # Also of one that did not come up: the tests that follow need the node.
+        release.uninstall()
+        cluster.apply(DEVICE_CLASSES)
 
 
 def conditions(found: Json) -> dict[str, str]:

@@ -13,6 +13,7 @@ import yaml
 
 from hack.cluster.cluster import Cluster
 from hack.cluster.driver import environment
+from tests.e2e import clusters
 from tests.e2e.manifests import Json, asking
 from tests.e2e.release import installed
 from tests.e2e.scheduler import extended, looking_again
@@ -25,6 +26,13 @@ CONFIG: Final = {
     "version": "v1",
     "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 10}]}},
 }
+
+
+@pytest.fixture
+def cluster(report_image: Path) -> Iterator[Cluster]:
+    """A cluster of its own for each move: what is read is all of it, and the scheduler knows of no devices yet."""
+    with clusters.running(clusters.DIRECTORY.with_name(f"{clusters.DIRECTORY.name}-move"), 1, report_image) as made:
+        yield made
 
 
 @pytest.fixture
@@ -82,14 +90,16 @@ def test_deployment_runs_unchanged_in_as_many_shares_as_it_had_replicas(
 def test_cluster_is_read_and_its_workloads_get_claims_that_they_run_with(
     cluster: Cluster, world: World, tmp_path: Path
 ) -> None:
-    world.apply(server(1))
+    # Without pods, as they would take the GPU by its resource's name as soon as a class serves that.
+    world.apply(server(0))
     done = migrate(tmp_path / "new", "--from-cluster", f"--kubeconfig={cluster.files.kubeconfig}", "--workloads=claims")
     assert done.returncode == 0, done.stdout + done.stderr
-    # As on a node that is drained: the old pod does not take the GPU once a class serves its resource.
-    world.delete("Deployment", "server")
     written = tmp_path / f"new/workloads/{world.namespace}-deployment-server.yaml"
-    with installed(cluster, tmp_path, values(tmp_path / "new")):
+    with installed(cluster, tmp_path, values(tmp_path / "new")), looking_again(cluster.api):
+        # It was not made by kubectl apply, which would leave its old resources beside the claim.
+        world.delete("Deployment", "server")
         cluster.kubectl("apply", "-f", str(written))
+        cluster.kubectl("scale", "deployment/server", "--replicas=1", f"--namespace={world.namespace}")
         (name,) = world.wait_number_running(1, "app=server")
         claims = world.all("ResourceClaim")
         assert [each["metadata"]["annotations"]["resource.kubernetes.io/pod-claim-name"] for each in claims] == ["gpu"]
