@@ -8,9 +8,7 @@ finishes recovery and publishes the slices.
 import ctypes
 import gc
 import logging
-import signal
 import threading
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import dra_driver
@@ -51,6 +49,7 @@ from dra_driver.sharing.memory_limits import LimitTerms
 from dra_driver.sharing.profile import Terms
 from dra_driver.sharing.strategy import Strategies, Strategy
 from dra_driver.sharing.time_slicing import TimeSlicingStrategy
+from dra_driver.signals import stop_on_signals
 from dra_driver.slices.offering import Offering, Telling
 from dra_driver.slices.other_publisher import OtherPublisher
 from dra_driver.slices.profiles import Profiles
@@ -71,14 +70,7 @@ def run(settings: Settings) -> int:
     """Run the driver until a signal ends it; the exit code. Raises DriverError when it cannot start or go on."""
     logs.configure(settings.verbosity, settings.logging_format is LoggingFormat.JSON)
     _limit_arenas()
-    stop = threading.Event()
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        log.info("signal %s: stopping", signal.Signals(number).name)
-        stop.set()
-
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
-        signal.signal(number, on_signal)
+    stop = stop_on_signals()
     app = App(settings)
     try:
         app.start()

@@ -2,16 +2,14 @@
 
 import argparse
 import logging
-import signal
-import threading
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from dra_driver import settings
 from dra_driver.model.errors import DriverError, SettingError
 from dra_driver.settings import LoggingFormat
+from dra_driver.signals import stop_on_signals
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
     logs.configure(read.verbosity, read.logging_format is LoggingFormat.JSON)
     certificate = Certificate(options.tls_cert_file, options.tls_private_key_file)
-    stop = _signals()
+    stop = stop_on_signals()
     app = application(partial(judge, gates=read.gates), lambda: certificate.trouble)
     server = Server(app, port, certificate.context)
     try:
@@ -72,18 +70,6 @@ def run(options: argparse.Namespace) -> int:
     finally:
         server.stop()
     return 0
-
-
-def _signals() -> threading.Event:
-    stop = threading.Event()
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        log.info("signal %s: stopping", signal.Signals(number).name)
-        stop.set()
-
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
-        signal.signal(number, on_signal)
-    return stop
 
 
 def _port(text: str) -> int:

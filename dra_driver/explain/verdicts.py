@@ -2,18 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from dra_driver.explain.reasons import Reason
 from dra_driver.explain.state import Json
-from dra_driver.scheduling.allocator import allocate
+from dra_driver.scheduling.allocator import NO_FIT, allocate
 from dra_driver.scheduling.consumption import Usage
 from dra_driver.scheduling.fitting import Kind
 from dra_driver.scheduling.pools import Candidate
 from dra_driver.scheduling.requests import CannotAllocate
 from dra_driver.scheduling.selectors import Compile
-
-NO_FIT: Final = "cannot allocate all claims"
 
 
 @dataclass(frozen=True, slots=True)

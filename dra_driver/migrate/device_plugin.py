@@ -6,7 +6,7 @@ Facts: github.com/NVIDIA/k8s-device-plugin, api/config/v1.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from dra_driver.migrate.legacy import GPU, Group, Legacy, Outcome, Share, Strategy, profile_of
+from dra_driver.migrate.legacy import GPU, Group, Legacy, Outcome, Share, Strategy, mapping, profile_of
 
 Json = dict[str, Any]
 
@@ -45,13 +45,13 @@ def read(content: Json, where: str, legacy: Legacy, name: str = "", labels: Mapp
         return
     for key in content.keys() - set(_TOP):
         legacy.say(Outcome.WRONG, where, f"{key}:", f"unknown to the device plugin, which has: {', '.join(_TOP)}")
-    flags = _mapping(content.get("flags"))
+    flags = mapping(content.get("flags"))
     strategy = str(flags.get("migStrategy") or "none")
     if strategy not in _MIG_STRATEGIES:
         legacy.say(Outcome.WRONG, where, f"flags.migStrategy: {strategy}", f"must be {', '.join(_MIG_STRATEGIES)}")
         strategy = "none"
     _say_flags(flags, where, legacy)
-    sharing = _mapping(content.get("sharing"))
+    sharing = mapping(content.get("sharing"))
     shares = tuple(_shares(sharing, strategy, where, legacy))
     group = Group(
         name=name or where,
@@ -68,7 +68,7 @@ def read(content: Json, where: str, legacy: Legacy, name: str = "", labels: Mapp
 
 
 def _say_flags(flags: Json, where: str, legacy: Legacy) -> None:
-    named = {**flags, **_mapping(flags.get("plugin"))}
+    named = {**flags, **mapping(flags.get("plugin"))}
     for key, why in _IGNORED_FLAGS.items():
         if key in named:
             outcome = Outcome.MAPPED if why.startswith("chart value") else Outcome.LOST
@@ -85,7 +85,7 @@ def _say_flags(flags: Json, where: str, legacy: Legacy) -> None:
 
 def _shares(sharing: Json, mig_strategy: str, where: str, legacy: Legacy) -> Iterator[Share]:
     blocks = {Strategy.TIME_SLICING: sharing.get("timeSlicing"), Strategy.MPS: sharing.get("mps")}
-    given = {strategy: _mapping(block) for strategy, block in blocks.items() if block is not None}
+    given = {strategy: mapping(block) for strategy, block in blocks.items() if block is not None}
     for key in sharing.keys() - {"timeSlicing", "mps"}:
         legacy.say(Outcome.WRONG, where, f"sharing.{key}:", "unknown to the device plugin: timeSlicing or mps")
     if len(given) > 1:
@@ -113,7 +113,7 @@ def _shares(sharing: Json, mig_strategy: str, where: str, legacy: Legacy) -> Ite
 def _share(
     entry: Any, at: str, where: str, legacy: Legacy, strategy: Strategy, only_one: bool, block: Json
 ) -> Share | None:
-    entry = _mapping(entry)
+    entry = mapping(entry)
     name, replicas = entry.get("name"), entry.get("replicas")
     if not isinstance(name, str) or not name:
         legacy.say(Outcome.WRONG, where, f"{at}.name", "missing: the device plugin refuses this config")
@@ -142,7 +142,3 @@ def _share(
 def _entries(block: Json) -> Iterator[Any]:
     listed = block.get("resources")
     yield from listed if isinstance(listed, list) else ()
-
-
-def _mapping(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}

@@ -16,6 +16,11 @@ CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"
 MAX_CLIENTS: Final = 48
 
 
+def mapping(value: Any) -> Json:
+    """What people wrote, where it is a mapping; an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
 class Outcome(Enum):
     """What becomes of something that was set. DECIDE: a person has to choose, and nothing was assumed in silence."""
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from typing import Any, Final
 
-from dra_driver.migrate.legacy import CONFIG_LABEL, GPU, MAX_CLIENTS, Group, Legacy, Outcome, Share, Strategy
+from dra_driver.migrate.legacy import CONFIG_LABEL, GPU, MAX_CLIENTS, Group, Legacy, Outcome, Share, Strategy, mapping
 
 Json = dict[str, Any]
 
@@ -16,9 +16,9 @@ _ACCELERATOR: Final = re.compile(r"--accelerator[= ]([^\s\\]+)")
 
 def bottlerocket(content: Json, where: str, legacy: Legacy) -> None:
     """User data of Bottlerocket. Its defaults are not the device plugin's: rename and one a request are on."""
-    settings = _mapping(content.get("settings"))
-    plugin = _mapping(_mapping(settings.get("kubelet-device-plugins")).get("nvidia"))
-    dra = _mapping(_mapping(settings.get("kubelet-dra-drivers")).get("nvidia"))
+    settings = mapping(content.get("settings"))
+    plugin = mapping(mapping(settings.get("kubelet-device-plugins")).get("nvidia"))
+    dra = mapping(mapping(settings.get("kubelet-dra-drivers")).get("nvidia"))
     at = "settings.kubelet-device-plugins.nvidia"
     if dra.get("enabled"):
         said = "set it to false: its own driver and this one would publish the same GPUs"
@@ -34,7 +34,7 @@ def bottlerocket(content: Json, where: str, legacy: Legacy) -> None:
     shares: tuple[Share, ...] = ()
     strategy = strategies[chosen]
     if strategy is not None:
-        block = _mapping(plugin.get(chosen))
+        block = mapping(plugin.get(chosen))
         only_one = block.get("fail-requests-greater-than-one", True)
         shares = (
             Share(
@@ -45,7 +45,7 @@ def bottlerocket(content: Json, where: str, legacy: Legacy) -> None:
                 only_one=bool(only_one),
             ),
         )
-    profiles = _mapping(_mapping(plugin.get("mig")).get("profile"))
+    profiles = mapping(mapping(plugin.get("mig")).get("profile"))
     single = plugin.get("device-partitioning-strategy") == "mig"
     for model, profile in profiles.items():
         legacy.say(
@@ -72,9 +72,9 @@ def bottlerocket(content: Json, where: str, legacy: Legacy) -> None:
 
 def cluster_policy(content: Json, where: str, legacy: Legacy) -> None:
     """The GPU Operator's ClusterPolicy: which config is the default, and which MIG strategy counts."""
-    spec = _mapping(content.get("spec"))
-    plugin = _mapping(spec.get("devicePlugin"))
-    config = _mapping(plugin.get("config"))
+    spec = mapping(content.get("spec"))
+    plugin = mapping(spec.get("devicePlugin"))
+    config = mapping(plugin.get("config"))
     if default := config.get("default"):
         legacy.default_config = str(default)
         legacy.say(Outcome.MAPPED, where, f"spec.devicePlugin.config.default: {default}", "its sharing is the default")
@@ -84,17 +84,17 @@ def cluster_policy(content: Json, where: str, legacy: Legacy) -> None:
     if plugin.get("enabled", True):
         said = "off node by node: label nvidia.com/gpu.deploy.device-plugin=false (in plan.md)"
         legacy.say(Outcome.MAPPED, where, "spec.devicePlugin.enabled: true", said)
-    if strategy := _mapping(spec.get("mig")).get("strategy"):
+    if strategy := mapping(spec.get("mig")).get("strategy"):
         legacy.say(Outcome.MAPPED, where, f"spec.mig.strategy: {strategy}", "MIG devices are published as they are")
-    if _mapping(spec.get("cdi")).get("enabled") is False:
+    if mapping(spec.get("cdi")).get("enabled") is False:
         legacy.say(Outcome.DECIDE, where, "spec.cdi.enabled: false", "containers get GPUs by CDI here: set it to true")
 
 
 def mig_parted(content: Json, where: str, legacy: Legacy) -> None:
     """Layouts of mig-parted: they stay with it; how many clients a card has is checked against them."""
-    for name, entries in _mapping(content.get("mig-configs")).items():
+    for name, entries in mapping(content.get("mig-configs")).items():
         for entry in entries if isinstance(entries, list) else ():
-            devices = _mapping(_mapping(entry).get("mig-devices"))
+            devices = mapping(mapping(entry).get("mig-devices"))
             if devices:
                 layout = ", ".join(f"{count} x {profile}" for profile, count in devices.items())
                 said = "stays with mig-manager; the driver publishes what it makes, and notices changes"
@@ -117,9 +117,9 @@ def gke_flags(text: str, where: str, legacy: Legacy) -> None:
 
 def gke_node_pool(content: Json, where: str, legacy: Legacy) -> None:
     """``gcloud container node-pools describe``: accelerators with their ``gpuSharingConfig``."""
-    listed = _mapping(content.get("config")).get("accelerators")
-    for accelerator in map(_mapping, listed if isinstance(listed, list) else ()):
-        sharing = _mapping(accelerator.get("gpuSharingConfig"))
+    listed = mapping(content.get("config")).get("accelerators")
+    for accelerator in map(mapping, listed if isinstance(listed, list) else ()):
+        sharing = mapping(accelerator.get("gpuSharingConfig"))
         clients = sharing.get("maxSharedClientsPerGpu") or accelerator.get("maxTimeSharedClientsPerGpu")
         strategy = sharing.get("gpuSharingStrategy") or ("TIME_SHARING" if clients else "")
         _gke(strategy, clients, accelerator.get("gpuPartitionSize"), f"node pool {content.get('name')}", where, legacy)
@@ -127,7 +127,7 @@ def gke_node_pool(content: Json, where: str, legacy: Legacy) -> None:
 
 def portal(content: Json, where: str, legacy: Legacy) -> None:
     """A worker group as a portal exports it: ``gpusPerNode``, ``mig.profile``, ``timeSlicing.maxSharedClients``."""
-    mig, slicing = _mapping(content.get("mig")), _mapping(content.get("timeSlicing"))
+    mig, slicing = mapping(content.get("mig")), mapping(content.get("timeSlicing"))
     profile, clients = mig.get("profile"), slicing.get("maxSharedClients")
     strategy = str(mig.get("strategy") or ("single" if profile else "none"))
     resource = f"nvidia.com/mig-{profile}" if profile and strategy == "mixed" else GPU
@@ -175,7 +175,3 @@ def _number(value: Any, what: str, where: str, legacy: Legacy) -> int:
         return int(value)
     legacy.say(Outcome.WRONG, where, f"{what}: {value}", "must be a number from 1")
     return 1
-
-
-def _mapping(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}

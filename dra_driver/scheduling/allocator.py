@@ -21,6 +21,9 @@ Json = dict[str, Any]
 MAX_RESULTS = 32
 """Devices a claim can have (AllocationResultsMaxSize)."""
 
+NO_FIT = "cannot allocate all claims"
+"""Of a claim that the search found nothing for."""
+
 MAX_STEPS = 100_000
 """Devices looked at before a search is given up; the scheduler has a time limit instead."""
 
@@ -50,7 +53,7 @@ def allocate(
     except SelectorError as error:
         raise CannotAllocate(f"claim {claim['metadata']['name']}: {error}") from error
     if not found:
-        raise CannotAllocate("cannot allocate all claims")
+        raise CannotAllocate(NO_FIT)
     choices = search.choices
     if sum(len(choice.picks) for choice in choices) > MAX_RESULTS:
         raise CannotAllocate(f"more than {MAX_RESULTS} devices in claim {claim['metadata']['name']}")
@@ -134,9 +137,8 @@ def _satisfied(choices: list[_Choice], constraints: list[Json]) -> bool:
             if not names or choice.request.name in names or choice.request.main in names
             for pick in choice.picks
         ]
-        if None in values or len(set(values)) > (1 if same else len(values)):
-            return False
-        if different and len(set(values)) < len(values):
+        kinds = len(set(values))
+        if None in values or (same and kinds > 1) or (different and kinds < len(values)):
             return False
     return True
 

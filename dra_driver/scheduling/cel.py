@@ -36,6 +36,7 @@ class Cel:
                 f"selectors are in CEL, and {error.name} is not installed here: pip install 'dra-driver-gpu[explain]'"
             ) from error
         self._values = _Values(semver.Version.parse)
+        self._compiled: dict[str, Match] = {}
         self._env = cel.NewEnv(
             self._values.pool,
             variables={"device": cel.Type.Map(cel.Type.STRING, cel.Type.DYN)},
@@ -47,6 +48,11 @@ class Cel:
         """An expression as a predicate over (driver, device). Raises SelectorError where it is no CEL, or not all of
         it is known here.
         """
+        if expression not in self._compiled:
+            self._compiled[expression] = self._compile(expression)
+        return self._compiled[expression]
+
+    def _compile(self, expression: str) -> Match:
         try:
             compiled = self._env.compile(expression)
         except RuntimeError as error:

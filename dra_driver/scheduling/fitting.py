@@ -8,7 +8,7 @@ from dra_driver.scheduling import consumption, node_terms
 from dra_driver.scheduling.consumption import Amounts, Usage
 from dra_driver.scheduling.pools import Candidate
 from dra_driver.scheduling.requests import Request, Selector
-from dra_driver.scheduling.selectors import Compile, Match, SelectorError
+from dra_driver.scheduling.selectors import Compile, SelectorError
 
 
 class Kind(Enum):
@@ -43,7 +43,6 @@ class Fitting:
 
     def __init__(self, compile_selector: Compile) -> None:
         self._compile = compile_selector
-        self._compiled: dict[str, Match] = {}
         self._found: dict[tuple[str, consumption.DeviceId], bool] = {}
 
     def unselected(self, request: Request, candidate: Candidate) -> Selector | None:
@@ -52,9 +51,8 @@ class Fitting:
             key = (selector.expression, candidate.id)
             if key not in self._found:
                 try:
-                    if selector.expression not in self._compiled:
-                        self._compiled[selector.expression] = self._compile(selector.expression)
-                    self._found[key] = self._compiled[selector.expression](candidate.driver, candidate.device)
+                    matches = self._compile(selector.expression)
+                    self._found[key] = matches(candidate.driver, candidate.device)
                 except SelectorError as error:
                     raise SelectorError(f"{selector.source}: {error}") from error
             if not self._found[key]:

@@ -10,7 +10,10 @@ Match = Callable[[str, Json], bool]
 """(driver, device) -> whether it is selected. Raises SelectorError where CEL fails on the device."""
 
 Compile = Callable[[str], Match]
-"""Raises SelectorError for an expression that is wrong or not understood."""
+"""Keeps what it has compiled: it is asked for the same expression for each device of each node.
+
+Raises SelectorError for an expression that is wrong or not understood.
+"""
 
 
 class SelectorError(DriverError):

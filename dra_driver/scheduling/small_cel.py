@@ -5,6 +5,7 @@ Understood: terms joined by ``&&``, each ``device.driver == 'x'``, ``device.allo
 """
 
 import re
+from functools import cache
 
 from dra_driver.scheduling.selectors import Json, Match, SelectorError, attribute
 
@@ -20,6 +21,7 @@ _TERM = re.compile(
 _AND = re.compile(r"""&&(?=(?:[^'"]|'[^']*'|"[^"]*")*$)""")
 
 
+@cache
 def compile_selector(expression: str) -> Match:
     """A CEL expression as a predicate over (driver, device). Raises SelectorError naming what is not understood.
 
