@@ -7,10 +7,12 @@ STAMP := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 # Tests wait for processes for half of their time, so that small machines serve more workers than they have cores.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 4 : n)))
-# The local cluster: version of Kubernetes, nodes, simulated GPUs of each.
+# The local cluster: version of Kubernetes, nodes, simulated GPUs of each, the driver's feature gates and further flags.
 K8S_VERSION ?= 1.36.3
 NODES ?= 1
 GPUS ?= h200x2
+GATES ?= TimeSlicingSettings=true
+DRIVER_FLAGS ?=
 # End-to-end tests wait for most of their time: two workers, each with clusters of its own.
 E2E_WORKERS ?= 2
 E2E_FLAGS ?=
@@ -36,7 +38,8 @@ test: $(STAMP) ## Run the tests
 tools: $(STAMP) ## Test what helps development: bench, trace, images, local cluster
 	$(BIN)/python -m pytest -n $(WORKERS) tests/tools
 
-chart: $(STAMP) ## Test the Helm chart; Helm is built once, with Go
+chart: $(STAMP) ## Test the Helm chart, against the schemas of each Kubernetes; Helm is built once, with Go
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,chart]'
 	$(BIN)/python -m hack.cluster tool helm
 	$(BIN)/python -m pytest -n $(WORKERS) -m chart tests/unit
 
@@ -50,8 +53,9 @@ check: $(STAMP) ## Lint, format check, types, import contract
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: $(STAMP) ## Build the documentation as a site, in build/site; broken links fail
+docs: $(STAMP) ## Build the documentation as a site, in build/site; broken links and stale pictures fail
 	$(BIN)/python -m hack.docs --check
+	$(BIN)/python -m hack.pictures --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 fix: $(STAMP) ## Format and fix what can be fixed
@@ -68,8 +72,8 @@ image: $(STAMP) ## Build the driver's image with nvidia-cdi-hook in it: build/dr
 	folder=$$($(BIN)/python -m hack.cluster tool nvidia) && \
 	$(BIN)/python -m hack.image --output build/driver.tar --nvidia-cdi-hook "$$folder/nvidia-cdi-hook"
 
-cluster: $(STAMP) ## Start a real Kubernetes with the driver on simulated GPUs (K8S_VERSION, NODES, GPUS); as root
-	$(BIN)/python -m hack.cluster up --k8s $(K8S_VERSION) --nodes $(NODES) --driver $(GPUS) --gates TimeSlicingSettings=true
+cluster: $(STAMP) ## Start a real Kubernetes with the driver on simulated GPUs (hack/cluster/README.md); as root
+	$(BIN)/python -m hack.cluster up --k8s $(K8S_VERSION) --nodes $(NODES) --driver $(GPUS) --gates '$(GATES)' -- $(DRIVER_FLAGS)
 
 cluster-down: $(STAMP) ## End that cluster
 	$(BIN)/python -m hack.cluster down

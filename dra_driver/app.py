@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING
 import dra_driver
 from dra_driver.cdi.claim_specs import ClaimSpecs
 from dra_driver.cdi.directory import CdiDirectory
+from dra_driver.claims.daemon_watch import DaemonWatch
+from dra_driver.claims.daemons import ClaimDaemons
 from dra_driver.claims.gpu_steps import GpuSteps
 from dra_driver.claims.health import device_health
 from dra_driver.claims.held_files import HeldFiles
 from dra_driver.claims.instance import Instance
 from dra_driver.claims.lifecycle import ClaimLifecycle, Edges
 from dra_driver.claims.live import LiveRecords
-from dra_driver.claims.locks import ProcessTurn
+from dra_driver.claims.locks import ClaimLocks, ProcessTurn
+from dra_driver.claims.orphans import Orphans
 from dra_driver.claims.recovery import Rebuild, check_boot, open_store
 from dra_driver.claims.store import STATE_FILE
 from dra_driver.claims.sweep import Sweep
@@ -30,14 +33,16 @@ from dra_driver.cluster.events import ApiEvents
 from dra_driver.cluster.nodes import ApiNode
 from dra_driver.cluster.slices import ApiSlices
 from dra_driver.devices.discovery import Discovery
-from dra_driver.features import CONSUMABLE_SHARES, TIME_SLICING_SETTINGS, Gates
+from dra_driver.features import CONSUMABLE_SHARES, MPS_SUPPORT, TIME_SLICING_SETTINGS, Gates
 from dra_driver.hardware import Hardware
 from dra_driver.kubelet.device_health import DeviceHealthService
-from dra_driver.kubelet.plugin import KubeletPlugin
+from dra_driver.kubelet.other_driver import OtherDriver
+from dra_driver.kubelet.plugin import KubeletPlugin, Sockets
 from dra_driver.kubelet.server import Services
 from dra_driver.model.devices import Inventory
 from dra_driver.model.errors import DriverNotReady, StateError
 from dra_driver.model.health import DeviceHealth
+from dra_driver.mps_daemons import NodeMpsDaemons
 from dra_driver.observe import logs
 from dra_driver.observe.http import StatusServer
 from dra_driver.observe.memory_watch import MemoryWatch, Sources
@@ -46,6 +51,7 @@ from dra_driver.observe.readiness import Conditions, Liveness
 from dra_driver.settings import DevicePluginConflict, GpuControlMode, LoggingFormat, Settings
 from dra_driver.shared_devices import KnownShares, profile_reader
 from dra_driver.sharing.memory_limits import LimitTerms
+from dra_driver.sharing.mps import MpsStrategy
 from dra_driver.sharing.profile import Terms
 from dra_driver.sharing.strategy import Strategies, Strategy
 from dra_driver.sharing.time_slicing import TimeSlicingStrategy
@@ -53,7 +59,7 @@ from dra_driver.signals import stop_on_signals
 from dra_driver.slices.offering import Offering, Telling
 from dra_driver.slices.other_publisher import OtherPublisher
 from dra_driver.slices.profiles import Profiles
-from dra_driver.slices.publisher import SlicePublisher
+from dra_driver.slices.publisher import Role, SlicePublisher
 
 if TYPE_CHECKING:
     from dra_driver.kubelet.healthcheck import HealthServer
@@ -108,6 +114,8 @@ def strategies(gates: Gates) -> Strategies:
     switched_on: dict[str, Strategy] = {}
     if TIME_SLICING_SETTINGS in gates:
         switched_on["TimeSlicing"] = TimeSlicingStrategy()
+    if MPS_SUPPORT in gates:
+        switched_on["MPS"] = MpsStrategy()
     return switched_on
 
 
@@ -146,19 +154,29 @@ class App:
         self._damage = ""
         self._held = HeldFiles((*self._instance.files, *self._store.files, *self._turn.files))
         self._memory_watch = self._make_memory_watch()
-        edges = self._edges()
-        self._lifecycle = ClaimLifecycle(edges, self._strategies, node, self._turn, settings.max_clients_per_gpu)
-        self._rebuild = Rebuild(edges, node, self._strategies, self._lifecycle.adopt, self._lifecycle.discard)
-        self._sweep = Sweep(edges, node, self._lifecycle.unprepare, self._rebuild.run)
         self._node = ApiNode(self._connection, node)
+        self._mps = NodeMpsDaemons(settings, self._hardware.roots_now, self._connection, self._node)
+        edges = self._edges()
+        locks = ClaimLocks(self._turn)
+        self._lifecycle = ClaimLifecycle(edges, self._strategies, node, locks, settings.max_clients_per_gpu)
+        orphans = Orphans(edges, locks)
+        self._daemon_watch = DaemonWatch(LiveRecords(self._store), edges.daemons, orphans, self._events)
+        self._rebuild = Rebuild(edges, node, self._strategies, orphans.adopt, orphans.discard)
+        self._sweep = Sweep(edges, node, self._lifecycle.unprepare, self._rebuild.run)
+        sockets = Sockets.of(settings.kubelet_registrar_directory, settings.plugin_directory, settings.pod_uid or None)
+        refuse = settings.device_plugin_conflict is DevicePluginConflict.REFUSE
+        self._other_driver = OtherDriver(
+            sockets, self.conditions, self._events, refuse=refuse, sole=self._instance.may_publish
+        )
         self._publisher = SlicePublisher(
             ApiSlices(self._connection, node),
             self._node,
             node,
             self._events,
             self.conditions,
-            hold=self._instance.may_publish,
+            role=self._role,
         )
+        self._device_plugin = OtherPublisher(self._node.allocatable, self.conditions, self._events, refuse=refuse)
         self._profiles = self._make_profiles()
         self._offering = Offering(
             node,
@@ -167,12 +185,7 @@ class App:
             self._publisher.publish,
             lambda: self._publisher.shares_dropped,
             self._known_shares,
-            OtherPublisher(
-                self._node.allocatable,
-                self.conditions,
-                self._events,
-                refuse=settings.device_plugin_conflict is DevicePluginConflict.REFUSE,
-            ).in_the_way,
+            self._refused,
         )
         shared = CONSUMABLE_SHARES in settings.gates
         source = self._hardware.limited(self._cdi.why_no_memory_limits) if shared else self._hardware.source
@@ -181,12 +194,11 @@ class App:
         )
         self._device_health = DeviceHealthService(self._health_of_devices)
         self._plugin = KubeletPlugin(
-            settings.kubelet_registrar_directory,
-            settings.plugin_directory,
+            sockets,
             Services(self._lifecycle, self._device_health),
             self._recorder,
             self.conditions,
-            pod_uid=settings.pod_uid or None,
+            stand_aside=self._other_driver.in_the_way,
         )
         self._status = self._status_server()
         self._health = self._health_server()
@@ -198,6 +210,7 @@ class App:
             cdi=self._cdi,
             store=self._store,
             steps=GpuSteps(self._hardware.control, self._store, observing),
+            daemons=ClaimDaemons(self._mps),
             events=self._events,
             inventory=self._current,
             classes=ApiClasses(self._connection),
@@ -214,6 +227,15 @@ class App:
         )
         return MemoryWatch(sources, self._pod_events, self._recorder.memory_budget_exceeded)
 
+    def _role(self) -> Role:
+        if self._other_driver.in_the_way():
+            return Role.STANDS_ASIDE
+        return Role.WRITES if self._instance.may_publish() else Role.STANDS_BY
+
+    def _refused(self) -> bool:
+        """Whether another offers this node's GPUs."""
+        return self._other_driver.in_the_way() or self._device_plugin.in_the_way()
+
     def _make_profiles(self) -> Profiles:
         terms = Terms(default=self._settings.consumable_shares, max_clients=self._settings.max_clients_per_gpu)
         return Profiles(terms, self._read_profile, self._node.labels)
@@ -223,7 +245,12 @@ class App:
             return None
         from dra_driver.kubelet.healthcheck import HealthServer  # two megabytes that are wanted only when it is on
 
-        return HealthServer(self._settings.healthcheck_port, self._plugin.registration_socket, self._plugin.dra_socket)
+        return HealthServer(
+            self._settings.healthcheck_port,
+            self._plugin.registration_socket,
+            self._plugin.dra_socket,
+            aside=lambda: self._other_driver.aside,
+        )
 
     def _status_server(self) -> StatusServer | None:
         endpoint = self._settings.http_endpoint
@@ -246,9 +273,9 @@ class App:
             self._health.start()
         self._sweep.start()
         self._memory_watch.start()
-        self._liveness.watch(
-            *self._plugin.threads, *self._publisher.threads, *self._discovery.threads, *self._memory_watch.threads
-        )
+        self._daemon_watch.start()
+        watched = (self._plugin, self._publisher, self._discovery, self._memory_watch, self._daemon_watch)
+        self._liveness.watch(*(thread for part in watched for thread in part.threads))
         log.info("dra-driver %s serves node %s", dra_driver.__version__, self._settings.node_name)
 
     def check_state(self) -> None:
@@ -282,8 +309,10 @@ class App:
         if self._health:
             self._health.stop()
         self._memory_watch.stop()
+        self._daemon_watch.stop()
         self._sweep.stop()
         self._plugin.stop(_GRACE_SECONDS)
+        self._mps.close()
         self._discovery.stop()
         self._publisher.stop()
         if self._status:
@@ -332,6 +361,7 @@ class App:
                 self._rebuild.run(inventory.devices)
                 self._recall(inventory)
                 self._recovered = True
+                self._daemon_watch.begin()
             elif self._inventory is not None and (reset := _came_back(self._inventory, inventory)):
                 self._store.forget_time_slices(reset)
             self._inventory = inventory

@@ -57,7 +57,7 @@ class Gate:
 
 GATES: Final = (
     Gate(TIME_SLICING_SETTINGS, False, Stage.ALPHA, Scope.BUILT, "claims may ask for strategy TimeSlicing"),
-    Gate(MPS_SUPPORT, False, Stage.ALPHA, Scope.PLANNED, "claims may ask for strategy MPS"),
+    Gate(MPS_SUPPORT, False, Stage.ALPHA, Scope.BUILT, "claims may ask for strategy MPS"),
     Gate(PASSTHROUGH_SUPPORT, False, Stage.ALPHA, Scope.PLANNED, "GPUs are also offered as VFIO devices"),
     Gate(DYNAMIC_MIG, False, Stage.ALPHA, Scope.PLANNED, "MIG devices are made when a claim needs them"),
     Gate(NVML_DEVICE_HEALTH_CHECK, False, Stage.ALPHA, Scope.PLANNED, "XID errors become device taints"),
@@ -134,11 +134,6 @@ def parse_gates(text: str) -> Gates:
     enabled = frozenset(g.name for g in GATES if named.get(g.name, stages.get(g.stage, g.default)))
     _check_together(enabled, unnamed=enabled.difference(named))
     return Gates(enabled)
-
-
-def is_built(name: str) -> bool:
-    """Whether this version acts on a gate. Raises KeyError for a gate that is not known."""
-    return _BY_NAME[name].scope is Scope.BUILT
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:

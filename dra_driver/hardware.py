@@ -26,6 +26,7 @@ class Hardware:
         """Raises SettingError for a scenario that cannot be read, DriverError when its tree cannot be written."""
         self.boot_id = BOOT_ID
         self.outlived: Callable[[], str] = str
+        self.roots_now: Callable[[], hostfs.DriverRoots] = lambda: self.roots
         if settings.simulated_node:
             modes = self._simulate(settings.simulated_node, settings)
         else:
@@ -79,8 +80,9 @@ class Hardware:
         kernel = KernelDevices(devices=settings.alt_proc_devices_path)
         # A driver container brings its own /dev, and may come after this process.
         settled = settings.dev_root is not None or settings.driver_root == Path("/")
-        roots = self.roots if settled else (lambda: settings_module.roots(settings))
-        nodes = DeviceNodes(roots, kernel, _node_maker(settings, kernel))
+        if not settled:
+            self.roots_now = lambda: settings_module.roots(settings)
+        nodes = DeviceNodes(self.roots if settled else self.roots_now, kernel, _node_maker(settings, kernel))
         self.files = DriverFiles(self.roots, nodes, tools=tools(settings))
         return nvml
 

@@ -10,11 +10,15 @@ from typing import Any, Final, Protocol
 
 from dra_driver.model.claims import ClaimRef, PodRef
 from dra_driver.model.devices import ComputeMode, Device, GpuProcess, Inventory
+from dra_driver.model.mps import MpsDaemon, MpsFolders
 
 Json = dict[str, Any]
 
 NO_LIMITS: Final[Mapping[str, int]] = MappingProxyType({})
 """No device's memory is limited."""
+
+NO_DAEMONS: Final[Mapping[str, MpsFolders]] = MappingProxyType({})
+"""No device is served by an MPS control daemon."""
 
 
 class DeviceSource(Protocol):
@@ -60,6 +64,60 @@ class GpuMemory(Protocol):
 
     def epoch(self) -> str:
         """As in GpuControl: what was read holds for as long as this text."""
+
+
+class MpsDaemons(Protocol):
+    """MPS control daemons of this node. Calls raise MpsError, and ApiError where the API server has a part in it.
+
+    Every call may be made again, after a kill at any point of it.
+    """
+
+    def check(self) -> None:
+        """Raises MpsError, naming the path, when this node lacks what a daemon needs. Changes nothing."""
+
+    def folders(self, daemon_id: str) -> MpsFolders:
+        """Where clients meet a daemon, whether or not it is there."""
+
+    def start(self, daemon: MpsDaemon) -> None:
+        """Make its folders, mount its memory and have it started. Does not wait for it."""
+
+    def wait(self, daemon_id: str, timeout_s: float) -> None:
+        """Return when it serves, with its settings made. Raises MpsStarting when it may do so later."""
+
+    def serves(self, daemon_id: str) -> bool:
+        """Whether it serves now, as far as its folder tells. Costs next to nothing; never raises."""
+
+    def session(self, daemon_id: str) -> str:
+        """Which run of it serves now: another text after each start of the daemon, '' while it does not serve."""
+
+    def stop(self, daemon_id: str, timeout_s: float) -> None:
+        """End it (``quit`` first), wait until it is gone, take its folders away. One that is not there is success."""
+
+    def present(self) -> Sequence[MpsDaemon]:
+        """Daemons that left anything on this node: a folder, or a Deployment. What is not known of one is empty."""
+
+
+class DeploymentApi(Protocol):
+    """Deployments of the driver's own namespace, and their pods. All raise ApiError / ApiUnreachable."""
+
+    @property
+    def namespace(self) -> str:
+        """Where they are."""
+
+    def get(self, name: str) -> Json | None:
+        """The Deployment, None when there is none."""
+
+    def labelled(self, labels: Mapping[str, str]) -> Sequence[Json]:
+        """The Deployments with all of these labels."""
+
+    def create(self, deployment: Json) -> Json:
+        """Create and return as stored. ApiError has status 409 when there is one of this name."""
+
+    def delete(self, deployment: Json) -> None:
+        """Delete with its UID as precondition; the object stays until its pods are gone. Missing is success."""
+
+    def pods(self, labels: Mapping[str, str]) -> Sequence[Json]:
+        """The pods with all of these labels."""
 
 
 class ClaimReader(Protocol):
@@ -141,11 +199,16 @@ class CdiSpecs(Protocol):
     """Transient CDI specs, one a claim."""
 
     def plan(
-        self, claim_uid: str, devices: Sequence[Device], memory_limits: Mapping[str, int] = NO_LIMITS
+        self,
+        claim_uid: str,
+        devices: Sequence[Device],
+        memory_limits: Mapping[str, int] = NO_LIMITS,
+        daemons: Mapping[str, MpsFolders] = NO_DAEMONS,
     ) -> PlannedSpec:
         """Build and check; nothing is written. Raises CdiError naming the path that is missing.
 
         memory_limits: device -> bytes of GPU memory that the container's driver shall keep it to.
+        daemons: device -> folders of the MPS control daemon that serves it.
         """
 
     def write(self, spec: PlannedSpec) -> None:

@@ -1,13 +1,14 @@
 """Runs one short program with limits on its time and output. Knows nothing of GPUs."""
 
 import contextlib
+import errno
 import os
 import select
 import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Final
 
@@ -44,25 +45,31 @@ class Finished:
 
 
 def run_limited(
-    command: Sequence[str], environment: Mapping[str, str], timeout_s: float, inherited: Sequence[int] = ()
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    timeout_s: float,
+    inherited: Sequence[int] = (),
+    text: str = "",
 ) -> Finished:
-    """Run a program without a shell or standard input, in a process group of its own.
+    """Run a program without a shell, in a process group of its own.
 
     inherited: descriptors that the program gets too, such as a file lock that shall last as long as it runs.
+    text: its standard input, some lines at most: a pipe holds them whether or not it reads.
 
     Raises TimeoutError after ``timeout_s`` seconds, with the whole group killed, or OSError when it cannot be
     started. Any amount of output is read, so that the program never blocks on it.
     """
     deadline = time.monotonic() + timeout_s
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        process_group=0,
-        pass_fds=inherited,
-    )
+    with _standard_input(text) as stdin:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+            pass_fds=inherited,
+        )
     assert process.stdout is not None  # noqa: S101 - for the type checker: PIPE was asked for
     try:
         output = _read_to_end(process.stdout, deadline)
@@ -73,6 +80,24 @@ def run_limited(
         _end(process)
         process.stdout.close()
     return Finished(code, output.decode("utf-8", "replace"))
+
+
+@contextlib.contextmanager
+def _standard_input(text: str) -> Iterator[int]:
+    """A descriptor from which the text can be read, and then its end. Raises OSError for more than a pipe holds."""
+    if not text:
+        yield subprocess.DEVNULL
+        return
+    reading, writing = os.pipe()
+    try:
+        with os.fdopen(writing, "wb", buffering=0) as pipe:
+            os.set_blocking(writing, False)
+            content = text.encode()
+            if pipe.write(content) != len(content):
+                raise OSError(errno.EMSGSIZE, f"{len(content)} bytes are too much for standard input")
+        yield reading
+    finally:
+        os.close(reading)
 
 
 def _read_to_end(stream: IO[bytes], deadline: float) -> bytes:

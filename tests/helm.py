@@ -79,7 +79,12 @@ def container(objects: list[Json]) -> Json:
 
 def environment(objects: list[Json]) -> dict[str, str]:
     """The driver's environment variables, with a value made up for what the downward API fills in."""
-    made_up = {"spec.nodeName": "node-a", "metadata.uid": "0f2b6a8e-5d0a-4d35-8a5e-3c0d9f6f2f10"}
+    made_up = {
+        "spec.nodeName": "node-a",
+        "spec.serviceAccountName": pod(objects)["serviceAccountName"],
+        "metadata.uid": "0f2b6a8e-5d0a-4d35-8a5e-3c0d9f6f2f10",
+        "metadata.namespace": one(objects, "DaemonSet")["metadata"]["namespace"],
+    }
     return {
         entry["name"]: entry["value"] if "value" in entry else made_up[entry["valueFrom"]["fieldRef"]["fieldPath"]]
         for entry in container(objects)["env"]

@@ -11,16 +11,21 @@ import yaml
 
 from dra_driver.cdi.directory import CdiDirectory
 from dra_driver.cdi.driver_files import DriverFiles
-from dra_driver.cdi.spec import ClaimSpec, DeviceEdits, DeviceNode, Edits, Env, Hook, build_spec
+from dra_driver.cdi.spec import ClaimSpec, DeviceEdits, DeviceNode, Edits, Env, Hook, Mount, build_spec
 from dra_driver.model.devices import Device
 from dra_driver.model.errors import CdiError, DriverError
-from dra_driver.ports import NO_LIMITS, PlannedSpec
+from dra_driver.model.mps import MpsFolders
+from dra_driver.ports import NO_DAEMONS, NO_LIMITS, PlannedSpec
 from dra_driver_api import names
 
 log = logging.getLogger(__name__)
 
 LIMIT_VARIABLES: Final = ("NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_LIMIT")
 """What nvidia-cdi-hook reads as soft and hard limit, in MiB. Equal: what was promised to a claim is what it has."""
+
+MPS_PIPE_DIRECTORY: Final = "/tmp/nvidia-mps"  # noqa: S108 - in the container: where CUDA looks by default
+_MPS_ENV: Final = Env("CUDA_MPS_PIPE_DIRECTORY", MPS_PIPE_DIRECTORY)
+_MPS_MOUNT: Final = ("rw", "nosuid", "nodev", "bind")
 
 _COMMON_EDITS: Final = "\ncontainerEdits:"
 _MAX_FILE_BYTES: Final = 4 << 20
@@ -46,21 +51,32 @@ class ClaimSpecs:
         self._driver_version = driver_version
 
     def plan(
-        self, claim_uid: str, devices: Sequence[Device], memory_limits: Mapping[str, int] = NO_LIMITS
+        self,
+        claim_uid: str,
+        devices: Sequence[Device],
+        memory_limits: Mapping[str, int] = NO_LIMITS,
+        daemons: Mapping[str, MpsFolders] = NO_DAEMONS,
     ) -> ClaimSpec:
         """Build and check; nothing is written. Raises CdiError naming the path that is missing.
 
         memory_limits: device -> bytes of GPU memory that the container's driver shall keep it to.
+        daemons: device -> folders of the MPS control daemon that serves it.
         """
         self._directory.path(claim_uid)
         edits = [
-            DeviceEdits(name=device.name, edits=self._edits(device, memory_limits.get(device.name)))
+            DeviceEdits(
+                name=device.name,
+                edits=self._edits(device, memory_limits.get(device.name), daemons.get(device.name)),
+            )
             for device in devices
         ]
         return build_spec(claim_uid, edits, self._files.common(self._driver_version()))
 
-    def _edits(self, device: Device, memory_limit: int | None) -> Edits:
+    def _edits(self, device: Device, memory_limit: int | None, daemon: MpsFolders | None) -> Edits:
         nodes = self._files.device_nodes(device)
+        if daemon is not None:
+            # A claim that MPS serves has no share of a device, so no memory limit either.
+            return Edits(device_nodes=nodes, env=(_MPS_ENV,), mounts=_mps_mounts(daemon))
         if memory_limit is None:
             return _edits_with(nodes)
         # A spec's variable takes the place of the image's and of the pod's own.
@@ -102,6 +118,14 @@ class ClaimSpecs:
     def written(self) -> Mapping[str, tuple[str, ...]]:
         """Claim UID -> device names in the file's order; a file that cannot be read as ours maps to ()."""
         return {uid: _devices_in(self._directory, uid) for uid in self._directory.list()}
+
+
+def _mps_mounts(daemon: MpsFolders) -> tuple[Mount, ...]:
+    """The daemon's pipes, and the memory that it shares with its clients in place of the container's own."""
+    return (
+        Mount(host_path=daemon.shm, container_path="/dev/shm", options=_MPS_MOUNT),  # noqa: S108
+        Mount(host_path=daemon.pipe, container_path=MPS_PIPE_DIRECTORY, options=_MPS_MOUNT),
+    )
 
 
 @lru_cache(maxsize=1024)

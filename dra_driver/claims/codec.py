@@ -9,7 +9,8 @@ from dataclasses import fields
 from typing import Any
 
 from dra_driver.model.devices import ComputeMode
-from dra_driver.model.plan import Plan, PreparedDevice, SetComputeMode, SetTimeSlice, Step
+from dra_driver.model.mps import MpsDaemon
+from dra_driver.model.plan import Plan, PreparedDevice, SetComputeMode, SetTimeSlice, StartMpsDaemon, Step
 
 _DEVICE_FIELDS = tuple(sorted(field.name for field in fields(PreparedDevice)))
 _TUPLES = ("requests", "cdi_ids")
@@ -70,9 +71,13 @@ def _dump_step(step: Step) -> dict[str, Any]:
                 "to": step.interval,
                 "from": step.previous,
             }
+        case StartMpsDaemon():
+            return {"start": "mps_daemon", **step.daemon.dump()}
 
 
 def _load_step(raw: dict[str, Any]) -> Step:
+    if raw.get("start") == "mps_daemon":
+        return StartMpsDaemon(daemon=MpsDaemon.load(raw))
     match raw["set"]:
         case "compute_mode":
             return SetComputeMode(

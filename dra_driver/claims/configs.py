@@ -21,15 +21,6 @@ _Entry = tuple[OpaqueConfig, Config]
 
 GATES = {"TimeSlicing": "TimeSlicingSettings", "MPS": "MPSSupport"}
 """Feature gate of each strategy."""
-_GATE = GATES["TimeSlicing"]
-_REMEDIES = {
-    "TimeSlicing": (
-        f"set the feature gate {_GATE}=true on the driver (--feature-gates, FEATURE_GATES, or featureGates.{_GATE} in "
-        "the chart) and restart it"
-    ),
-    "MPS": f"its feature gate {GATES['MPS']} has no effect in this version of the driver: ask for TimeSlicing",
-}
-"""What to do about a strategy that is not switched on."""
 
 
 def decode_configs(allocation: Allocation) -> tuple[_Entry, ...]:
@@ -55,10 +46,11 @@ def effective_sharing(
     entries: highest precedence first. Raises BadConfig when an entry that names the device's request is of
     another type, when the strategy is not switched on, or when admin access and sharing meet.
     """
-    config = _first_match(allocated, device, entries)
-    if config is None or config.sharing is None:
+    match = _first_match(allocated, device, entries)
+    if match is None or (sharing := match[1].sharing) is None:
         return None
-    strategy = config.sharing.strategy
+    entry, config = match
+    strategy = sharing.strategy
     if strategy not in strategies:
         raise BadConfig(f"{not_served(strategy)} (device {allocated.device}, request {allocated.request!r})")
     if allocated.admin_access:
@@ -66,26 +58,28 @@ def effective_sharing(
             f"device {allocated.device} is asked for with adminAccess and with a sharing config (strategy {strategy}): "
             f"admin access must not change the GPU of others; take one of the two out (request {allocated.request!r})"
         )
-    return SharingConfig(config.sharing, canonical(config))
+    return SharingConfig(sharing, canonical(config), f"{entry.source.value}[{entry.index}]")
 
 
 def not_served(strategy: str) -> str:
     """Cause and remedy where a strategy is not switched on, in the same words at admission and in a prepare."""
+    gate = GATES[strategy]
     return (
-        f"error validating GPU config: unknown GPU sharing strategy: {strategy}; {_REMEDIES[strategy]}, or take "
+        f"error validating GPU config: unknown GPU sharing strategy: {strategy}; set the feature gate {gate}=true on "
+        f"the driver (--feature-gates, FEATURE_GATES, or featureGates.{gate} in the chart) and restart it, or take "
         "`sharing` out of the config"
     )
 
 
-def _first_match(allocated: AllocatedDevice, device: Device, entries: Iterable[_Entry]) -> Config | None:
+def _first_match(allocated: AllocatedDevice, device: Device, entries: Iterable[_Entry]) -> _Entry | None:
     wanted, kind = (MigDeviceConfig, TYPE_MIG) if isinstance(device, MigDevice) else (GpuConfig, TYPE_GPU)
     for entry, config in entries:
         if not entry.requests:
             if isinstance(config, wanted):
-                return config
+                return entry, config
         elif covers(entry.requests, allocated.request):
             if isinstance(config, wanted):
-                return config
+                return entry, config
             raise BadConfig(
                 f'cannot apply {type(config).__name__} to device "{allocated.device}" of type "{kind}" '
                 f"(request: {allocated.request}); use a {wanted.__name__}, or drop the request's name from the config"

@@ -78,8 +78,8 @@ def _check_pair(device: PreparedDevice, holder: Holder) -> None:
         if not (held.share_id and device.share_id):
             unfinished = _UNFINISHED.get(holder.state, "")
             raise DeviceBusy(
-                f"requested device {device.device} is already allocated to different claim {holder.claim}{unfinished}; "
-                "wait for its pods to end, or share one ResourceClaim between the pods"
+                f"requested device {device.device} is already allocated to different claim {holder.claim}{unfinished}"
+                f"{_apart(device, held)}; wait for its pods to end, or share one ResourceClaim between the pods"
             )
         if held.sharing != device.sharing:
             raise DeviceBusy(
@@ -92,6 +92,18 @@ def _check_pair(device: PreparedDevice, holder: Holder) -> None:
             f"requested device {device.device} overlaps with {held.device} of the same GPU, "
             f"held by claim {holder.claim}; the MIG layout changed under a live claim"
         )
+
+
+def _apart(device: PreparedDevice, held: PreparedDevice) -> str:
+    """Why two ways of sharing cannot be on one card, where that is what the claims ask for."""
+    ours, theirs = _strategy(device.sharing), _strategy(held.sharing)
+    if not (ours and theirs) or ours == theirs:
+        return ""
+    return f", which has it with {theirs}, and this claim asks for {ours}: never both on one GPU"
+
+
+def _strategy(sharing: str) -> str:
+    return str(json.loads(sharing)["strategy"]) if sharing else ""
 
 
 _UNFINISHED = {

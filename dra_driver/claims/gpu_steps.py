@@ -11,8 +11,9 @@ from functools import partial
 
 from dra_driver.claims.store import Store
 from dra_driver.model.claims import ClaimRef
+from dra_driver.model.devices import ComputeMode
 from dra_driver.model.errors import ControlError, ControlGone, ControlRefused, ControlTimeout, ControlUnsupported
-from dra_driver.model.plan import SetComputeMode, SetTimeSlice, Step
+from dra_driver.model.plan import CardStep, SetComputeMode, SetTimeSlice
 from dra_driver.model.records import ClaimRecord, ClaimState
 from dra_driver.ports import GpuControl
 from dra_driver.sharing.strategy import GpuState
@@ -60,7 +61,7 @@ class GpuSteps:
             known = DEFAULT_INTERVAL if read is None else read
         return GpuState(compute_mode=self._control.compute_mode(uuid), time_slice=known)
 
-    def check_allowed(self, steps: Iterable[Step]) -> None:
+    def check_allowed(self, steps: Iterable[CardStep]) -> None:
         """Raises ControlRefused when something would have to be set and the driver only observes."""
         if not self._observe_only:
             return
@@ -70,7 +71,7 @@ class GpuSteps:
                 "GPU; start it with --gpu-control=set, or have the administrator set the GPU"
             )
 
-    def take(self, steps: Iterable[Step], taken: list[Step]) -> None:
+    def take(self, steps: Iterable[CardStep], taken: list[CardStep]) -> None:
         """Take the steps in order; each is put on ``taken`` as it begins. Raises ControlError at the first failure."""
         for step in steps:
             log.info("%s", describe(step))
@@ -81,16 +82,17 @@ class GpuSteps:
                 case SetTimeSlice():
                     self._control.set_time_slice(step.gpu_uuid, step.interval)
 
-    def undo(self, record: ClaimRecord, epoch: str, taken: Sequence[Step] | None = None) -> Undone:
+    def undo(self, record: ClaimRecord, epoch: str, taken: Sequence[CardStep] | None = None) -> Undone:
         """Undo a claim's steps on its cards, on all that can be undone. Raises ControlError to be asked again.
 
         A started claim's steps are undone in reverse; ``taken`` are those that were begun where that is known, the
         last of which failed. Any other claim leaves a card's slice at Default when it was the last that had asked
-        for one; the compute mode stays DEFAULT, which is also what a reset would set.
+        for one. The compute mode is DEFAULT then, which is also what a reset would set: time slicing had it so, and
+        after MPS it is set.
         """
         undone = Undone()
         if self._observe_only:
-            if record.plan.steps:
+            if record.plan.card_steps:
                 log.warning("claim %s had changed its GPU; --gpu-control=observe leaves it as it is", record.claim)
             return undone
         actions = self._actions(record, epoch, taken, undone)
@@ -100,13 +102,15 @@ class GpuSteps:
         return undone
 
     def _actions(
-        self, record: ClaimRecord, epoch: str, taken: Sequence[Step] | None, undone: Undone
+        self, record: ClaimRecord, epoch: str, taken: Sequence[CardStep] | None, undone: Undone
     ) -> list[tuple[Callable[[], None], bool]]:
         """What to do, each with whether it may fail: a step that failed cannot be undone by a tool that is broken."""
         if record.state is not ClaimState.STARTED:
             users = [(u, d) for u, d in _slice_users(record).items() if not self._others_slice(record, u)]
-            return [(partial(self._reset, uuid, device, epoch, undone), False) for uuid, device in users]
-        steps = record.plan.steps if taken is None else taken
+            resets = [(partial(self._reset, uuid, device, epoch, undone), False) for uuid, device in users]
+            cards = [uuid for daemon in record.plan.daemons for uuid in daemon.gpus]
+            return [*resets, *((partial(self.open_to_all, uuid), False) for uuid in cards)]
+        steps = record.plan.card_steps if taken is None else taken
         return [
             (partial(self._undo_step, record, step, undone), taken is not None and step is steps[-1])
             for step in reversed(steps)
@@ -123,7 +127,22 @@ class GpuSteps:
             log.warning("claim %s: the step that failed cannot be undone either: %s", claim, error)
         return None
 
-    def _undo_step(self, record: ClaimRecord, step: Step, undone: Undone) -> None:
+    def open_to_all(self, uuid: str) -> None:
+        """Compute mode DEFAULT on a card that an MPS control daemon had to itself. Raises ControlError."""
+        mode = self._control.compute_mode(uuid)
+        if mode is not ComputeMode.DEFAULT:
+            log.info("MPS leaves: compute mode %s on %s, which has %s", ComputeMode.DEFAULT.name, uuid, mode.name)
+            self._control.set_compute_mode(uuid, ComputeMode.DEFAULT)
+
+    def try_open_to_all(self, uuids: Iterable[str]) -> None:
+        """As ``open_to_all`` for each, where there is nobody to tell of what fails but the log."""
+        for uuid in uuids:
+            try:
+                self.open_to_all(uuid)
+            except ControlError as error:
+                log.warning("GPU %s is not set back to compute mode DEFAULT: %s", uuid, error)
+
+    def _undo_step(self, record: ClaimRecord, step: CardStep, undone: Undone) -> None:
         if self._others_slice(record, step.gpu_uuid):
             return
         match step:
@@ -154,7 +173,7 @@ def _slice_users(record: ClaimRecord) -> Mapping[str, str]:
     return {d.gpu_uuid: d.device for d in record.devices if d.time_slice is not None}
 
 
-def describe(step: Step) -> str:
+def describe(step: CardStep) -> str:
     """A step in words, for logs and errors."""
     match step:
         case SetComputeMode():

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from dra_driver.hostfs import try_lock
@@ -82,20 +82,29 @@ class ProcessTurn:
         return self._users > 0
 
     @contextmanager
-    def take(self) -> Iterator[None]:
+    def take(self) -> Iterator["Held"]:
         """Work on claims. Raises LockTimeout when another process does not give the turn back."""
+        held = Held(self)
+        held.enter()
+        try:
+            yield held
+        finally:
+            held.leave()
+
+    def enter(self) -> None:
+        """Join, or wait for the turn. Raises LockTimeout. For ``Held``, which balances it."""
         with self._state:
             if not self._join():
                 self._wait()
             self._users += 1
-        try:
-            yield
-        finally:
-            with self._state:
-                self._users -= 1
-                if self._users == 0:
-                    fcntl.flock(self._turn, fcntl.LOCK_UN)
-                    self._state.notify_all()
+
+    def leave(self) -> None:
+        """The opposite of a successful ``enter``."""
+        with self._state:
+            self._users -= 1
+            if self._users == 0:
+                fcntl.flock(self._turn, fcntl.LOCK_UN)
+                self._state.notify_all()
 
     def _join(self) -> bool:
         """Under the condition: whether this process has the turn, or has it now."""
@@ -137,6 +146,62 @@ class ProcessTurn:
         """Let go of the files. The turn must not be taken."""
         os.close(self._turn)
         os.close(self._wish)
+
+
+class ClaimLocks:
+    """The locks of one node's claims, in the order in which they are taken: the claim's, the turn, its cards'."""
+
+    def __init__(self, turn: "ProcessTurn") -> None:
+        self._turn = turn
+        self._claims = KeyedLocks("claim")
+        self._cards = KeyedLocks("GPU")
+
+    @contextmanager
+    def claim(self, uid: str) -> Iterator["Held"]:
+        """Work on a claim, with the turn. Raises LockTimeout."""
+        with self._claims.hold([uid]), self._turn.take() as turn:
+            yield turn
+
+    def cards(self, uuids: Iterable[str]) -> AbstractContextManager[None]:
+        """Change these physical GPUs. Raises LockTimeout."""
+        return self._cards.hold(uuids)
+
+
+class Held:
+    """The turn as one call has it."""
+
+    def __init__(self, turn: ProcessTurn) -> None:
+        self._turn = turn
+        self._held = False
+
+    @property
+    def held(self) -> bool:
+        """Whether the call has it now."""
+        return self._held
+
+    def enter(self) -> None:
+        """Take it. Raises LockTimeout."""
+        self._turn.enter()
+        self._held = True
+
+    def leave(self) -> None:
+        """Give it back if it is held."""
+        if self._held:
+            self._held = False
+            self._turn.leave()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Be without the turn for what takes long and needs no lock of others.
+
+        Another process may have worked on the same claim in the meantime. Raises LockTimeout when the turn is not to
+        be had again; the call must end then.
+        """
+        self.leave()
+        try:
+            yield
+        finally:
+            self.enter()
 
 
 def _lock_file(path: Path) -> int:

@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver.claims.conflicts import check_within_claim
-from dra_driver.model.claims import AllocatedDevice, Allocation
+from dra_driver.model.claims import AllocatedDevice, Allocation, ClaimRef
 from dra_driver.model.devices import Device, Gpu, MemoryLimits, MigDevice
 from dra_driver.model.errors import BadConfig, UnknownDevice
-from dra_driver.model.plan import PreparedDevice, Step
+from dra_driver.model.mps import MpsDaemon
+from dra_driver.model.plan import CardStep, PreparedDevice
 from dra_driver.model.records import ClaimRecord
 from dra_driver.model.texts import listed
 from dra_driver.sharing.memory_limits import LimitTerms, budget, check_enforced, limits_to_set
@@ -41,6 +42,8 @@ def choose(
         check_enforced(allocation.claim, allocated, device)
         limit = budget(allocated, device, terms)
         sharing = sharing_of(allocated, device)
+        if sharing and (allocated.share_id or allocated.consumed_capacity):
+            _check_shared(allocation, allocated, sharing, strategies)
         prepared = PreparedDevice(
             requests=(allocated.request.partition("/")[0],),
             pool=allocated.pool,
@@ -77,6 +80,17 @@ def _sharing(
     return lambda allocated, device: configs.effective_sharing(allocated, device, entries, strategies)
 
 
+def _check_shared(
+    allocation: Allocation, allocated: AllocatedDevice, sharing: SharingConfig, strategies: Strategies
+) -> None:
+    if not strategies[sharing.strategy].with_shares:
+        raise BadConfig(
+            f"{sharing.strategy} sharing is not supported when consumable shares is enabled: claim {allocation.claim} "
+            f"has a share of device {allocated.device} (request {allocated.request}), and {sharing.strategy} needs the "
+            "device for one claim alone. Ask for TimeSlicing, or for a device that this node does not share"
+        )
+
+
 def _find(allocated: AllocatedDevice, allocation: Allocation, devices: Mapping[str, Device]) -> Device:
     device = devices.get(allocated.device)
     if device is None:
@@ -101,12 +115,37 @@ def is_for(record: ClaimRecord, allocation: Allocation) -> bool:
     return held == allocated
 
 
-def plan_steps(choices: Sequence[Choice], states: Mapping[str, GpuState], strategies: Strategies) -> tuple[Step, ...]:
+def plan_daemons(claim: ClaimRef, choices: Sequence[Choice], strategies: Strategies) -> tuple[MpsDaemon, ...]:
+    """The daemons that a claim needs: one for the devices of each of its configs that ask for one.
+
+    Raises BadConfig for a config that does not fit its devices.
+    """
+    entries: dict[str, list[Choice]] = {}
+    for choice in choices:
+        if choice.sharing is not None:
+            entries.setdefault(choice.sharing.entry, []).append(choice)
+    daemons = []
+    for of_entry in entries.values():
+        sharing = of_entry[0].sharing
+        assert sharing is not None  # noqa: S101 - for the type checker: only such choices were taken
+        try:
+            daemon = strategies[sharing.strategy].daemon(claim.uid, [c.device for c in of_entry], sharing.sharing)
+        except ValueError as error:
+            names = ", ".join(dict.fromkeys(choice.device.name for choice in of_entry))
+            raise BadConfig(f"{error} (claim {claim}, devices {names})") from error
+        if daemon is not None:
+            daemons.append(daemon)
+    return tuple(daemons)
+
+
+def plan_steps(
+    choices: Sequence[Choice], states: Mapping[str, GpuState], strategies: Strategies
+) -> tuple[CardStep, ...]:
     """The steps for all cards of a claim, each card once, in the claim's order.
 
     states: by GPU UUID, one for every card that ``needs_state`` named.
     """
-    steps: list[Step] = []
+    steps: list[CardStep] = []
     done: set[str] = set()
     for choice in choices:
         gpu = choice.device

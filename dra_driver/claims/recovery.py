@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dra_driver.claims.allocation import read_allocation
 from dra_driver.claims.lifecycle import Edges
-from dra_driver.claims.planning import Choice, choose
+from dra_driver.claims.planning import Choice, choose, plan_daemons
 from dra_driver.claims.store import Store
 from dra_driver.model.claims import AllocatedDevice, Allocation, ClaimRef
 from dra_driver.model.devices import Device
@@ -29,7 +29,7 @@ from dra_driver.model.errors import (
     StateError,
     UnknownDevice,
 )
-from dra_driver.model.plan import Plan, PreparedDevice
+from dra_driver.model.plan import Plan, PreparedDevice, StartMpsDaemon
 from dra_driver.model.records import ClaimRecord, ClaimState
 from dra_driver.ports import CdiSpecs, EventSink, Json
 from dra_driver.sharing.memory_limits import NO_EVEN_PARTS
@@ -166,38 +166,43 @@ class Rebuild:
         self, uid: str, names: Iterable[str], claims: Mapping[str, Json] | None, devices: Mapping[str, Device]
     ) -> ClaimRecord | None:
         if claims is None:
-            held = tuple(_bare(uid, devices[name], self._pool) for name in names if name in devices)
+            plan = self._as_the_file_tells(uid, names, devices)
             claim = ClaimRef("", "", uid)
         else:
             found = claims.get(uid)
             if found is None:
                 return None
             claim = ClaimRef(found["metadata"]["namespace"], found["metadata"]["name"], uid)
-            held = self._allocated(claim, found, names, devices)
-        if not held:
+            plan = self._allocated(claim, found, names, devices)
+        if not plan.devices:
             return None
-        return ClaimRecord(claim=claim, state=ClaimState.COMPLETED, plan=Plan(devices=held), prepared_at=time.time())
+        return ClaimRecord(claim=claim, state=ClaimState.COMPLETED, plan=plan, prepared_at=time.time())
 
-    def _allocated(
-        self, claim: ClaimRef, found: Json, names: Iterable[str], devices: Mapping[str, Device]
-    ) -> tuple[PreparedDevice, ...]:
+    def _as_the_file_tells(self, uid: str, names: Iterable[str], devices: Mapping[str, Device]) -> Plan:
+        return Plan(devices=tuple(_bare(uid, devices[name], self._pool) for name in names if name in devices))
+
+    def _allocated(self, claim: ClaimRef, found: Json, names: Iterable[str], devices: Mapping[str, Device]) -> Plan:
         try:
             allocation = read_allocation(claim, found, self._pool)
         except (NotAllocated, UnknownDevice) as error:
             log.warning("claim %s is not taken over: %s", claim, error)
-            return ()
+            return Plan()
         except BadConfig as error:
             log.warning("claim %s is taken over as its CDI file tells: %s", claim, error)
-            return tuple(_bare(claim.uid, devices[name], self._pool) for name in names if name in devices)
+            return self._as_the_file_tells(claim.uid, names, devices)
         # Its containers have the limits that they started with, whatever the node can do now.
         here = tuple(replace(a, needs_enforced=False) for a in allocation.devices if a.device in devices)
         try:
             choices = self._choose(replace(allocation, devices=here), devices)
+            daemons = plan_daemons(claim, choices, self._strategies)
         except DriverError as error:
             # Its containers may run all the same, say with a feature gate that was on then: hold the devices.
             log.warning("claim %s is taken over without its sharing config: %s", claim, error)
-            return tuple(_held(claim.uid, devices[allocated.device], allocated) for allocated in here)
-        return tuple(choice.prepared for choice in choices)
+            return Plan(devices=tuple(_held(claim.uid, devices[allocated.device], allocated) for allocated in here))
+        return Plan(
+            devices=tuple(choice.prepared for choice in choices),
+            steps=tuple(StartMpsDaemon(daemon=daemon) for daemon in daemons),
+        )
 
     def _choose(self, allocation: Allocation, devices: Mapping[str, Device]) -> tuple[Choice, ...]:
         try:

@@ -65,6 +65,7 @@ COMMANDS: Final = {
     ),
     "status": Command("dra_driver.commands.status", "show the claims prepared on this node"),
     "demo": Command("dra_driver.commands.demo", "watch GPUs being shared, without a GPU or a cluster"),
+    "mps-daemon": Command("dra_driver.commands.mps_daemon", "run one MPS control daemon; the driver does that"),
     "completion": Command("dra_driver.commands.completion", "print a completion script for a shell"),
 }
 

@@ -33,12 +33,8 @@ _LIBRARIES: Final = (
 )
 """Library and the number in its SONAME; '' for those whose SONAME is the driver's version."""
 
-_PROGRAMS: Final = (
-    "nvidia-cuda-mps-control",
-    "nvidia-cuda-mps-server",
-    "nvidia-debugdump",
-    "nvidia-persistenced",
-)
+_PROGRAMS: Final = ("nvidia-debugdump", "nvidia-persistenced")
+_MPS_PROGRAMS: Final = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 _FIRMWARE: Final = ("gsp_ga10x.bin", "gsp_tu10x.bin")
 
 NVIDIA_MAJOR: Final = 195
@@ -77,20 +73,21 @@ def write_tree(
     cards_now_and_later: tuple[Sequence[Card], Sequence[Card]],
     tool: str | None,
     executable: bool = True,
+    mps: str | None = None,
 ) -> None:
     """Write what is not there yet below ``root``; state that is there is kept.
 
     cards_now_and_later: those that the node starts with, and what its scenario turns them into.
-    tool: text of nvidia-smi, None leaves it out. A tree that was written for the same input is left as it is,
-    also where someone took files away since. Raises OSError.
+    tool: text of nvidia-smi, mps: of the two programs of MPS; None leaves them out. A tree that was written for the
+    same input is left as it is, also where someone took files away since. Raises OSError.
     """
-    stamp = _digest(version, cards_now_and_later, tool, executable)
+    stamp = _digest(version, cards_now_and_later, tool, executable, mps)
     if _is(root / _STAMP, stamp):
         return
     (root / STATE).mkdir(parents=True, exist_ok=True)
     with (root / STATE / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _write_all(root, version, cards_now_and_later, tool, executable)
+        _write_all(root, version, cards_now_and_later, tool, executable, mps)
         _write(root / _STAMP, stamp)
 
 
@@ -100,6 +97,7 @@ def _write_all(
     cards_now_and_later: tuple[Sequence[Card], Sequence[Card]],
     tool: str | None,
     executable: bool,
+    mps: str | None,
 ) -> None:
     now, later = cards_now_and_later
     cards = (*now, *later)
@@ -108,7 +106,7 @@ def _write_all(
     _write_libraries(root / "usr" / "lib64", version)
     for name in _FIRMWARE:
         _write(root / "usr/lib/firmware/nvidia" / version / name, "simulated\n")
-    _write_programs(root / "usr" / "bin", tool, executable)
+    _write_programs(root / "usr" / "bin", tool, executable, mps)
     _write_device_nodes(root / "dev", cards)
     _write(root / "proc" / "devices", _PROC_DEVICES)
     _write(root / "sys/fs/cgroup/cgroup.controllers", "memory pids\n")
@@ -161,9 +159,14 @@ def _write_libraries(folder: Path, version: str) -> None:
             _link(folder / f"{name}.so", real)
 
 
-def _write_programs(folder: Path, tool: str | None, executable: bool) -> None:
+def _write_programs(folder: Path, tool: str | None, executable: bool, mps: str | None) -> None:
     for name in _PROGRAMS:
         _write(folder / name, "#!/bin/sh\nexit 0\n", mode=0o755)
+    for name in _MPS_PROGRAMS:
+        if mps is None:
+            (folder / name).unlink(missing_ok=True)
+        else:
+            _write(folder / name, mps, mode=0o755)
     smi = folder / "nvidia-smi"
     if tool is None:
         smi.unlink(missing_ok=True)

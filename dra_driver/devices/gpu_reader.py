@@ -60,8 +60,9 @@ class GpuReader:
     def read(self, index: int, handle: Any) -> Gpu:
         """All facts of one GPU.
 
-        Raises ControlError, naming the fact, when its UUID, minor number or PCI address cannot be had:
-        without them it has no name and no device node. A missing optional fact is None, ``Unknown`` for brand and
+        Raises ControlError, naming the fact, when its UUID, minor number or PCI address cannot be had: without them it
+        has no name and no device node. The same when its MIG mode is there and cannot be read: taken for whole, the
+        card would be offered beside its own MIG devices. A missing optional fact is None, ``Unknown`` for brand and
         architecture, '' for product name and compute capability, and is logged once.
         """
         uuid = str(self._required("UUID", "nvmlDeviceGetUUID", handle))
@@ -91,10 +92,20 @@ class GpuReader:
             addressing_mode=optional("addressing mode", "nvmlDeviceGetAddressingMode", vocabulary.ADDRESSING_MODES.get),
             numa_node=sysfs.numa_node(self._sysfs, bus_id),
             pcie_root=sysfs.pcie_root(self._sysfs, bus_id),
-            mig_enabled=optional("MIG mode", "nvmlDeviceGetMigMode", lambda modes: int(modes[0]) == 1) or False,
+            mig_enabled=self._mig_enabled(uuid, handle),
             compute_mode=optional("compute mode", "nvmlDeviceGetComputeMode", ComputeMode),
             persistence=optional("persistence mode", "nvmlDeviceGetPersistenceMode", bool),
         )
+
+    def _mig_enabled(self, uuid: str, handle: Any) -> bool:
+        try:
+            modes = self._required("MIG mode", "nvmlDeviceGetMigMode", handle)
+            return int(modes[0]) == 1
+        except ControlUnsupported as error:
+            self._once.say_optional(f"GPU {uuid}: {error}", error)
+            return False
+        except (ValueError, TypeError, IndexError) as error:
+            raise ControlError(f"MIG mode: {error}") from error
 
     def _required(self, fact: str, name: str, handle: Any) -> Any:
         try:

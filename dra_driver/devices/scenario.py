@@ -191,6 +191,23 @@ class Tool(_Part):
     behaviours: list[ToolBehaviour] = Field(default_factory=list)
 
 
+class Mps(_Part):
+    """The stand-in nvidia-cuda-mps-control: how its daemons misbehave, all of them. 0 means never.
+
+    refuses: commands that change nothing. ignoresQuit: it goes on serving, and only signals end it.
+    """
+
+    missing: bool = False
+    delay_ms: Count = 0
+    dies_at_start: bool = False
+    dies_after_ms: Count = 0
+    never_answers: bool = False
+    refuses: list[Literal["set_default_active_thread_percentage", "set_default_device_pinned_mem_limit"]] = Field(
+        default_factory=list
+    )
+    ignores_quit: bool = False
+
+
 class Scenario(_Part):
     """A whole scenario file."""
 
@@ -199,6 +216,7 @@ class Scenario(_Part):
     changes: list[Change] = Field(default_factory=list)
     failures: Failures = Failures()
     tool: Tool = Tool()
+    mps: Mps = Mps()
 
 
 def shipped() -> tuple[str, ...]:

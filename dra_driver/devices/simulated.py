@@ -19,7 +19,7 @@ from dra_driver.devices.simulated_cards import Card, cards, changed, driver_info
 from dra_driver.devices.simulated_state import NodeState
 from dra_driver.hostfs import DriverRoots, write_atomically
 from dra_driver.model.devices import ComputeMode, Gpu, Inventory, MigDevice
-from dra_driver.model.errors import ControlError, ControlGone, DriverAbsent, DriverNotReady
+from dra_driver.model.errors import ControlError, ControlGone, ControlUnsupported, DriverAbsent, DriverNotReady
 
 _OPTIONAL: Final = {
     "productName": ("product_name", ""),
@@ -28,7 +28,6 @@ _OPTIONAL: Final = {
     "cudaComputeCapability": ("cuda_compute_capability", ""),
     "memory": ("memory_bytes", None),
     "addressingMode": ("addressing_mode", None),
-    "migMode": ("mig_enabled", False),
     "persistence": ("persistence", None),
     "computeMode": ("compute_mode", None),
 }
@@ -66,13 +65,14 @@ class SimulatedNode:
         uuids = [card.gpu.uuid for card in self._cards]
         tool = self.scenario.tool
         text = None if tool.missing else stand_in.script(tool, uuids)
+        mps = None if self.scenario.mps.missing else stand_in.mps_script(self.scenario.mps)
         later = [
             changed(card, change)
             for change in self.scenario.changes
             for card in self._cards
             if card.position == change.gpu and not change.gone
         ]
-        write_tree(root, self.scenario.driver.version, (self._cards, later), text, tool.executable)
+        write_tree(root, self.scenario.driver.version, (self._cards, later), text, tool.executable, mps)
         self.state.root = root
         return DriverRoots(driver_root=root, dev_root=root, container_driver_root=root, container_dev_root=root)
 
@@ -202,6 +202,10 @@ class SimulatedSource:
         gpu = card.gpu
         for call in _REQUIRED:
             self._node.call(call, card.position)
+        try:
+            self._node.call("migMode", card.position)
+        except ControlUnsupported:
+            gpu = replace(gpu, mig_enabled=False)
         mode = self._node.state.compute_mode(gpu.uuid)
         if mode is not None:
             gpu = replace(gpu, compute_mode=mode)

@@ -1,6 +1,6 @@
-"""Makes the text of a simulated node's nvidia-smi: the program of ``stand_in_smi``, run as its scenario says.
+"""Makes the text of a simulated node's programs: ``stand_in_smi`` and ``stand_in_mps``, run as its scenario says.
 
-A Python script, since a container image of the driver has this interpreter and need not have a shell.
+Python scripts, since a container image of the driver has this interpreter and need not have a shell.
 """
 
 import shlex
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from dra_driver.devices import stand_in_smi
-from dra_driver.devices.scenario import Tool, ToolBehaviour
+from dra_driver.devices import stand_in_mps, stand_in_smi
+from dra_driver.devices.scenario import Mps, Tool, ToolBehaviour
 
 _FLAGS: Final = "-IS"
 """No environment, no user's files, no site-packages: half of the time that an interpreter takes to start."""
@@ -29,6 +29,13 @@ def script(tool: Tool, uuids: Sequence[str], python: str = "") -> str:
     behaviours = [_behaviour(behaviour, uuids) for behaviour in tool.behaviours]
     start = _start(python or str(Path(sys.executable).resolve()))
     return f"{start}{program}\n\nmain({tool.delay_ms / 1000!r}, {behaviours!r})\n"
+
+
+def mps_script(mps: Mps, python: str = "") -> str:
+    """The script for a scenario's nvidia-cuda-mps-control, and -server: it does what it is called by."""
+    program = Path(stand_in_mps.__file__).read_text(encoding="utf-8")
+    start = _start(python or str(Path(sys.executable).resolve()))
+    return f"{start}{program}\n\nmain({mps.model_dump(exclude={'missing'})!r})\n"
 
 
 def _start(python: str) -> str:

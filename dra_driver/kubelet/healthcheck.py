@@ -31,10 +31,21 @@ _WORKERS: Final = 2
 class HealthServer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """``grpc.health.v1.Health`` over TCP; Watch and List are not offered."""
 
-    def __init__(self, port: int, registration_socket: Path, dra_socket: Path, host: str = "[::]") -> None:
-        """port: negative is off, 0 any free one. host: as in URIs; '[::]' is all addresses, IPv4 included."""
+    def __init__(
+        self,
+        port: int,
+        registration_socket: Path,
+        dra_socket: Path,
+        host: str = "[::]",
+        aside: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """port: negative is off, 0 any free one. host: as in URIs; '[::]' is all addresses, IPv4 included.
+
+        aside: whether the sockets are left to another driver now; a restart would not help then.
+        """
         self._address = f"{host}:{port}"
         self._sockets = (registration_socket, dra_socket)
+        self._aside = aside
         self._executor: ThreadPoolExecutor | None = None
         self._server: grpc.Server | None = None
         self._wanted = port >= 0
@@ -84,6 +95,8 @@ class HealthServer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
     def _failure(self) -> str:
         """What does not answer, '' when all is well."""
+        if self._aside():
+            return ""
         registration_socket, dra_socket = self._sockets
         return _ask(registration_socket, _get_info) or _ask(dra_socket, _prepare_nothing)
 

@@ -6,9 +6,10 @@ What is served over the sockets is in ``server`` and ``registration``.
 import logging
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from dra_driver.kubelet.registration import CONDITION, Registrar
 from dra_driver.kubelet.server import DraServer, Services
@@ -38,15 +39,24 @@ class WatchTimes:
     unasked: float = 60.0
 
 
-def socket_names(pod_uid: str | None) -> tuple[str, str]:
-    """File names of the registration and the DRA socket.
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """Absolute paths of the two sockets; the kubelet's registry is the folder of the first, never made here."""
 
-    With a pod UID they differ from pod to pod, so that an old and a new pod can serve side by side during a
-    rolling update (kubelet 1.33 and later). Raises SettingError when the UID cannot be part of a file name.
-    """
-    if pod_uid and not _POD_UID.fullmatch(pod_uid):
-        raise SettingError(f"pod UID {pod_uid!r} is not valid: want letters, digits and '-', at most 63")
-    return names.socket_names(pod_uid or "")
+    registration: Path
+    dra: Path
+
+    @classmethod
+    def of(cls, registry_dir: Path, plugin_dir: Path, pod_uid: str | None = None) -> Self:
+        """registry_dir: the kubelet's ``plugins_registry``. plugin_dir: the driver's own.
+
+        With a pod UID they differ from pod to pod, so that an old and a new pod can serve side by side during a
+        rolling update (kubelet 1.33 and later). Raises SettingError when the UID cannot be part of a file name.
+        """
+        if pod_uid and not _POD_UID.fullmatch(pod_uid):
+            raise SettingError(f"pod UID {pod_uid!r} is not valid: want letters, digits and '-', at most 63")
+        registration, dra = names.socket_names(pod_uid or "")
+        return cls(registry_dir.absolute() / registration, plugin_dir.absolute() / dra)
 
 
 class KubeletPlugin:
@@ -54,27 +64,23 @@ class KubeletPlugin:
 
     def __init__(
         self,
-        registry_dir: Path,
-        plugin_dir: Path,
+        sockets: Sockets,
         services: Services,
         recorder: Recorder,
         readiness: Readiness,
-        pod_uid: str | None = None,
         times: WatchTimes = WatchTimes(),
+        stand_aside: Callable[[], bool] = lambda: False,
     ) -> None:
-        """registry_dir: the kubelet's ``plugins_registry``, never made here. plugin_dir: the driver's own.
+        """stand_aside: whether the kubelet is to be left to another driver of this name now.
 
-        Raises SettingError for a socket path that is too long or a pod UID that is none.
+        Raises SettingError for a socket path that is too long.
         """
-        self._registry_dir = registry_dir.absolute()
-        registration_name, dra_name = socket_names(pod_uid)
-        dra_socket = plugin_dir.absolute() / dra_name
-        self._dra = DraServer(dra_socket, services, recorder)
-        self._registrar = Registrar(
-            self._registry_dir / registration_name, names.DRIVER_NAME, dra_socket, readiness=readiness
-        )
+        self._registry_dir = sockets.registration.parent
+        self._dra = DraServer(sockets.dra, services, recorder)
+        self._registrar = Registrar(sockets.registration, names.DRIVER_NAME, sockets.dra, readiness=readiness)
         self._readiness = readiness
         self._times = times
+        self._stand_aside = stand_aside
         self._stopping = threading.Event()
         self._told_unasked = False
         self._watcher = threading.Thread(target=self._watch, name="kubelet-watcher", daemon=True)
@@ -100,20 +106,26 @@ class KubeletPlugin:
         return (self._watcher,)
 
     def start(self) -> None:
-        """Serve claims, then let the kubelet find us, now or when its directory appears.
+        """Serve claims, then let the kubelet find us, now or when its directory appears or another driver has left.
 
         Raises StateError when a socket cannot be had, for one because another instance serves it.
         """
+        if self._stand_aside():
+            self._deregister()
+        else:
+            self._serve()
+        # After ours are there, so that the kubelet at no time finds the driver without a socket.
+        sweep_stale(self._registry_dir, _PODS_REGISTRATION)
+        sweep_stale(self._dra.path.parent, _PODS_DRA)
+        self._watcher.start()
+
+    def _serve(self) -> None:
         self._dra.start()
         try:
             self._listen_for_kubelet()
         except DriverError:
             self._dra.stop(0)
             raise
-        # After ours are there, so that the kubelet at no time finds the driver without a socket.
-        sweep_stale(self._registry_dir, _PODS_REGISTRATION)
-        sweep_stale(self._dra.path.parent, _PODS_DRA)
-        self._watcher.start()
 
     def stop(self, grace: float) -> None:
         """Deregister, let running calls end within ``grace`` seconds, remove both sockets. Idempotent."""
@@ -132,10 +144,13 @@ class KubeletPlugin:
 
     def _look(self) -> bool:
         """Put right what is missing; False when that has to wait."""
+        if self._stand_aside():
+            self._deregister()
+            return True
         try:
             if not self._dra.in_place():
                 self._dra.start()
-                log.warning("DRA socket %s had vanished and is back", self._dra.path)
+                log.warning("DRA socket %s was not there and is now", self._dra.path)
                 # The kubelet has to connect to the new socket, so it has to find us anew.
                 self._listen_for_kubelet()
             elif not self._registrar.in_place():
@@ -146,6 +161,11 @@ class KubeletPlugin:
             self._readiness.set(CONDITION, False, str(error))
             return False
         return self._registrar.in_place()
+
+    def _deregister(self) -> None:
+        """Have the kubelet forget this driver; calls over connections that it has are still answered."""
+        self._registrar.stop(_DEREGISTER_SECONDS)
+        self._readiness.set(CONDITION, False, f"not registered beside another driver for {names.DRIVER_NAME}")
 
     def _listen_for_kubelet(self) -> None:
         if self._registry_dir.is_dir():

@@ -23,7 +23,10 @@ CONDITION: Final = "registration"
 """Name of the readiness condition."""
 
 SELF_CHECK: Final = "x-dra-driver-self-check"
-"""Metadata key of calls that come from this driver's own health check and not from the kubelet."""
+"""Metadata key of calls that come from this driver's own health check, or another instance, not from the kubelet."""
+
+INSTANCE: Final = "x-dra-driver-instance"
+"""Metadata key by which an answer to such a call shows that it is this driver's and not another's of the same name."""
 
 _WORKERS: Final = 2
 
@@ -92,7 +95,9 @@ class Registrar(registration_pb2_grpc.RegistrationServicer):
         self, request: registration_pb2.InfoRequest, context: grpc.ServicerContext
     ) -> registration_pb2.PluginInfo:
         """Who we are and where the DRA service listens."""
-        if not any(key == SELF_CHECK for key, _ in context.invocation_metadata()):
+        if any(key == SELF_CHECK for key, _ in context.invocation_metadata()):
+            context.set_trailing_metadata(((INSTANCE, "1"),))
+        else:
             self.asked = True
         return registration_pb2.PluginInfo(
             type=names.PLUGIN_TYPE_DRA,

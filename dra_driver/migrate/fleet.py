@@ -128,8 +128,9 @@ def _share(share: Share, group: Group, legacy: Legacy, minor: int, mps_as_time_s
     what = f"{share.strategy.value}: {share.replicas} x {share.resource}"
     if share.strategy is Strategy.MPS and not mps_as_time_slicing:
         said = (
-            "MPS is not mapped: keep these nodes on the device plugin, or choose shares that take turns "
-            "(--mps-as time-slicing), without MPS's limits on threads and memory"
+            "MPS is not mapped, since it is for one claim that pods of one namespace share (docs/mps.md): write such "
+            "claims, keep these nodes on the device plugin, or choose shares that take turns (--mps-as time-slicing), "
+            "without MPS's limits on threads and memory"
         )
         legacy.say(Outcome.DECIDE, group.where, what, said)
         return None

@@ -15,6 +15,8 @@ DriverError
  │   ├─ ControlUnsupported  this GPU has no such setting
  │   ├─ ControlTimeout      the tool did not answer in time
  │   └─ ControlGone         the NVIDIA driver is not loaded, the tool is missing or the GPU has left
+ ├─ MpsError            an MPS control daemon cannot be started, or not be ended
+ │   └─ MpsStarting         it does not serve yet, and may soon: what was begun is kept for the next call
  ├─ CdiError            a file that the container needs is missing, or the spec cannot be written
  ├─ StateError          the state database cannot be used
  │   └─ StateDamaged        what is read from it is not what was written
@@ -114,6 +116,18 @@ class ControlGone(ControlError):
     """There is nothing left to set: driver unloaded, tool missing, GPU lost."""
 
     kind = "gpu_control_gone"
+
+
+class MpsError(DriverError):
+    """An MPS control daemon cannot be started or ended; the text names it and what is in the way."""
+
+    kind = "mps"
+
+
+class MpsStarting(MpsError):
+    """The daemon does not serve yet; the text says what it waits for. Asking again goes on from there."""
+
+    kind = "mps_starting"
 
 
 class CdiError(DriverError):

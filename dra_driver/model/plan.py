@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dra_driver.model.devices import ComputeMode
+from dra_driver.model.mps import MpsDaemon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,15 @@ class SetTimeSlice:
     previous: int | None = None
 
 
-Step = SetComputeMode | SetTimeSlice
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartMpsDaemon:
+    """Have an MPS control daemon serve; undoing ends it. Taken last, without the cards' locks: it needs none."""
+
+    daemon: MpsDaemon
+
+
+CardStep = SetComputeMode | SetTimeSlice
+Step = CardStep | StartMpsDaemon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,3 +73,13 @@ class Plan:
 
     devices: tuple[PreparedDevice, ...] = ()
     steps: tuple[Step, ...] = ()
+
+    @property
+    def card_steps(self) -> tuple[CardStep, ...]:
+        """Those that change a card."""
+        return tuple(step for step in self.steps if not isinstance(step, StartMpsDaemon))
+
+    @property
+    def daemons(self) -> tuple[MpsDaemon, ...]:
+        """The MPS control daemons that serve the claim."""
+        return tuple(step.daemon for step in self.steps if isinstance(step, StartMpsDaemon))

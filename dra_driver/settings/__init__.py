@@ -13,6 +13,7 @@ from dra_driver.settings.values import (
     Endpoint,
     GpuControlMode,
     LoggingFormat,
+    MpsLauncher,
     Settings,
 )
 
@@ -22,6 +23,7 @@ __all__ = [
     "Endpoint",
     "GpuControlMode",
     "LoggingFormat",
+    "MpsLauncher",
     "Settings",
     "add_options",
     "load",

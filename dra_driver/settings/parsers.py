@@ -118,6 +118,13 @@ def names(value: str) -> tuple[str, ...]:
     return tuple(value.replace(",", " ").split())
 
 
+def pull_policy(value: str) -> str:
+    """A container's image pull policy; empty means not given."""
+    if value not in ("", "Always", "IfNotPresent", "Never"):
+        raise ValueError("must be Always, IfNotPresent or Never")
+    return value
+
+
 def positive_number(value: str) -> float:
     """A finite number above 0."""
     try:

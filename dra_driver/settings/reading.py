@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from dra_driver.cdi.tools import EditsSource, HookMode
-from dra_driver.features import CONSUMABLE_SHARES
+from dra_driver.features import CONSUMABLE_SHARES, MPS_SUPPORT
 from dra_driver.model.errors import SettingError
 from dra_driver.settings.table import TABLE, Setting
-from dra_driver.settings.values import Settings
+from dra_driver.settings.values import MpsLauncher, Settings
 from dra_driver.sharing.memory_limits import ShareMemory
 from dra_driver_api.names import DRIVER_NAME
 
@@ -83,6 +83,8 @@ def load(
         values["state_directory"] = values["kubelet_plugins_directory"] / DRIVER_NAME
     settings = Settings(**values)
     _check_together(settings)
+    if "mps_launcher" in chosen:
+        _check_mps(settings)
     return settings
 
 
@@ -146,4 +148,14 @@ def _check_sharing(settings: Settings) -> None:
         raise SettingError(
             f"--consumable-shares={shares.count} means {shares.count} clients on a GPU, at most {most} are allowed: "
             f"lower it or raise --max-clients-per-gpu={most}"
+        )
+
+
+def _check_mps(settings: Settings) -> None:
+    launched = MPS_SUPPORT in settings.gates and settings.mps_launcher is MpsLauncher.DEPLOYMENT
+    if launched and not settings.image_name:
+        raise SettingError(
+            f"feature gate {MPS_SUPPORT} with --mps-launcher=deployment requires --image-name (or IMAGE_NAME), the "
+            "image of MPS control daemons, which is the driver's own: set it, or set --mps-launcher=process, or leave "
+            "the gate off"
         )

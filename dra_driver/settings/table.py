@@ -11,13 +11,20 @@ from typing import Any, Final
 from dra_driver.cdi.tools import EditsSource, HookMode
 from dra_driver.features import parse_gates
 from dra_driver.settings import parsers
-from dra_driver.settings.values import DeviceNodesMode, DevicePluginConflict, GpuControlMode, LoggingFormat
+from dra_driver.settings.values import (
+    DeviceNodesMode,
+    DevicePluginConflict,
+    GpuControlMode,
+    LoggingFormat,
+    MpsLauncher,
+)
 from dra_driver.sharing.memory_limits import ShareMemory
 
 NODE: Final = "node and cluster"
 KUBELET: Final = "kubelet and container runtime"
 DRIVER: Final = "NVIDIA driver on the host"
 SHARING: Final = "sharing and GPU control"
+MPS: Final = "MPS control daemons, with gate MPSSupport"
 SIMULATION: Final = "simulation"
 OBSERVING: Final = "health, metrics and logs"
 COMPATIBILITY: Final = "accepted for compatibility, without effect in this version"
@@ -117,8 +124,8 @@ _HOST_DRIVER = (
              "create: make /dev/nvidia* that a claim needs and the dev root lacks, which may load NVIDIA's kernel "
              "modules; require: fail the claim", metavar="create|require", default="create"),
     _setting("--device-plugin-conflict", parsers.one_of(DevicePluginConflict), DRIVER,
-             "where a device plugin offers GPUs of this node too (allocatable nvidia.com/gpu). refuse: offer none; "
-             "warn: say so", metavar="refuse|warn", default="refuse"),
+             "where a device plugin offers GPUs of this node too (allocatable nvidia.com/gpu), or another driver is "
+             "registered as gpu.nvidia.com. refuse: offer none; warn: say so", metavar="refuse|warn", default="refuse"),
     _setting("--alt-proc-devices-path", parsers.optional_directory, DRIVER,
              "file to read in place of /proc/devices", metavar="FILE", shown_default="/proc/devices"),
 )
@@ -149,6 +156,23 @@ _SHARING = (
              metavar="NAME|FILE", shown_default="real GPUs"),
 )
 
+_MPS = (
+    _setting("--mps-launcher", parsers.one_of(MpsLauncher), MPS,
+             "what runs MPS control daemons: a Deployment for each (deployment); this driver (process), with which "
+             "they end where it runs in a pod", metavar="deployment|process", default="deployment"),
+    _setting("--namespace", parsers.namespace, MPS, "namespace of the Deployments: the driver's own",
+             metavar="NAME", default="default"),
+    _setting("--image-name", parsers.text, MPS, "image of their pods: the driver's own", metavar="IMAGE",
+             shown_default="none; launcher deployment needs it"),
+    _setting("--image-pull-secrets", parsers.names, MPS, "pull secrets of that image", metavar="NAME,NAME"),
+    _setting("--image-pull-policy", parsers.pull_policy, MPS, "pull policy of that image",
+             metavar="Always|IfNotPresent|Never", shown_default="Kubernetes' own"),
+    _setting("--service-account-name", parsers.text, MPS, "service account of their pods, which have no token of it",
+             metavar="NAME", shown_default="default"),
+    _setting("--mps-daemon-priority-class", parsers.text, MPS, "priority class of their pods", metavar="NAME",
+             shown_default="none"),
+)
+
 _OBSERVING = (
     _setting("--healthcheck-port", parsers.healthcheck_port, OBSERVING,
              "port of the gRPC health service; -1 is off", metavar="PORT", default="-1"),
@@ -163,18 +187,10 @@ _OBSERVING = (
 )
 
 _COMPATIBILITY = (
-    _setting("--namespace", parsers.namespace, COMPATIBILITY, "namespace the driver runs in",
-             metavar="NAME", default="default"),
     _setting("--host-root", parsers.directory, COMPATIBILITY, "the host's /, for VFIO",
              metavar="DIR", default="/host-root"),
     _setting("--additional-xids-to-ignore", parsers.xids, COMPATIBILITY, "XIDs that do not taint a GPU",
              metavar="N,N"),
-    _setting("--image-name", parsers.text, COMPATIBILITY, "image of MPS control daemons", metavar="IMAGE"),
-    _setting("--image-pull-secrets", parsers.names, COMPATIBILITY, "its pull secrets",
-             metavar="NAME,NAME"),
-    _setting("--image-pull-policy", parsers.text, COMPATIBILITY, "its pull policy", metavar="POLICY"),
-    _setting("--service-account-name", parsers.text, COMPATIBILITY, "service account of MPS control daemons",
-             metavar="NAME"),
     _setting("--vmodule", parsers.text, COMPATIBILITY, "log verbosity by file", metavar="PATTERN=N"),
     _setting("--log-flush-frequency", parsers.text, COMPATIBILITY, "how long log lines may be held back",
              metavar="DURATION"),
@@ -186,6 +202,7 @@ TABLE: Final = (
     *_KUBELET_AND_RUNTIME,
     *_HOST_DRIVER,
     *_SHARING,
+    *_MPS,
     *_OBSERVING,
     *_COMPATIBILITY,
 )

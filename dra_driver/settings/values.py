@@ -33,6 +33,13 @@ class DeviceNodesMode(Enum):
     REQUIRE = "require"
 
 
+class MpsLauncher(Enum):
+    """What runs MPS control daemons: a Deployment of each, or the driver itself as child processes."""
+
+    DEPLOYMENT = "deployment"
+    PROCESS = "process"
+
+
 class LoggingFormat(Enum):
     """How log lines look."""
 
@@ -85,6 +92,12 @@ class Settings:
     max_clients_per_gpu: int
     gpu_control: GpuControlMode
     gpu_tool_timeout: float
+    mps_launcher: MpsLauncher
+    image_name: str
+    image_pull_secrets: tuple[str, ...]
+    image_pull_policy: str
+    service_account_name: str
+    mps_daemon_priority_class: str
     simulated_node: str | None
     healthcheck_port: int
     http_endpoint: Endpoint | None
@@ -94,10 +107,6 @@ class Settings:
     logging_format: LoggingFormat
     vmodule: str
     log_flush_frequency: str
-    image_name: str
-    image_pull_secrets: tuple[str, ...]
-    image_pull_policy: str
-    service_account_name: str
 
     @property
     def plugin_directory(self) -> Path:

@@ -1,11 +1,12 @@
 """What a sharing strategy is, and what it may know of a card when it decides."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from dra_driver.model.devices import ComputeMode, Gpu
-from dra_driver.model.plan import Step
+from dra_driver.model.devices import ComputeMode, Device, Gpu
+from dra_driver.model.mps import MpsDaemon
+from dra_driver.model.plan import CardStep
 
 if TYPE_CHECKING:
     # The config types bring pydantic along, a fifth of the daemon's memory: a node pays for it with the first claim
@@ -25,10 +26,15 @@ class GpuState:
 
 @dataclass(frozen=True, slots=True)
 class SharingConfig:
-    """The ``sharing`` of the config that applies to a device, and its canonical text to compare and store."""
+    """The ``sharing`` of the config that applies to a device, and its canonical text to compare and store.
+
+    entry: which of the claim's configs it is of. Devices of one entry share an MPS control daemon, devices of two
+    entries do not, however alike these are: the indices of their memory limits count within the entry.
+    """
 
     sharing: "Sharing"
     canonical: str
+    entry: str = ""
 
     @property
     def strategy(self) -> str:
@@ -37,13 +43,26 @@ class SharingConfig:
 
 
 class Strategy(Protocol):
-    """One way of sharing."""
+    """One way of sharing.
+
+    with_shares: whether several claims may share a device in this way.
+    """
+
+    @property
+    def with_shares(self) -> bool:
+        """See above."""
 
     def time_slice(self, sharing: "Sharing") -> int | None:
         """The interval 0..3 that a config asks for on a full GPU, None when the strategy sets none."""
 
-    def steps(self, gpu: Gpu, sharing: "Sharing", state: GpuState) -> tuple[Step, ...]:
+    def steps(self, gpu: Gpu, sharing: "Sharing", state: GpuState) -> tuple[CardStep, ...]:
         """The steps that bring a card from ``state`` to what ``sharing`` asks for; empty when it is there."""
+
+    def daemon(self, claim_uid: str, devices: Sequence[Device], sharing: "Sharing") -> MpsDaemon | None:
+        """The daemon that serves a claim's devices of one entry, None when the strategy needs none.
+
+        Raises ValueError for a config that does not fit the devices.
+        """
 
 
 Strategies = Mapping[str, Strategy]

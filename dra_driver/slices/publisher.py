@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from enum import Enum
 
 from dra_driver.model.errors import ApiError
 from dra_driver.ports import EventSink, Json, NodeReader, Readiness, SliceStore
@@ -20,6 +21,14 @@ from dra_driver.slices.watching import SliceWatch
 logger = logging.getLogger(__name__)
 
 
+class Role(Enum):
+    """Whose the slices of this node and driver are."""
+
+    WRITES = "this instance writes them"
+    STANDS_BY = "another instance of this driver writes them (rolling update)"
+    STANDS_ASIDE = "another driver of this name is here"
+
+
 class SlicePublisher:
     """Our own slice controller.
 
@@ -27,7 +36,8 @@ class SlicePublisher:
     changes are undone after ``timing.debounce_s``, later when somebody else keeps rewriting. A restart with
     unchanged devices writes nothing. Stopping leaves the slices alone: a restart must not chase pods away.
 
-    hold: while it returns False this instance stands by and writes nothing (rolling update).
+    role: asked before each writing. One that stands aside first deletes what this process has published and nobody has
+    changed since.
     """
 
     def __init__(
@@ -38,13 +48,13 @@ class SlicePublisher:
         events: EventSink,
         readiness: Readiness,
         *,
-        hold: Callable[[], bool] | None = None,
+        role: Callable[[], Role] = lambda: Role.WRITES,
         timing: Timing | None = None,
     ) -> None:
         self._store = store
         self._node = node
         self._node_name = node_name
-        self._hold = hold
+        self._role = role
         self._timing = timing or Timing()
         self._report = Reporter(events, readiness)
         self._retry = Retries(self._timing, self._timing.retry_first_s)
@@ -53,6 +63,7 @@ class SlicePublisher:
         self._generation = 0
         self._node_uid = ""
         self._known: dict[str, str] = {}
+        self._known_ours = False
         self._shares_dropped = False
         # Shared between the threads, guarded by the condition.
         self._state = threading.Condition()
@@ -135,13 +146,14 @@ class SlicePublisher:
         return False
 
     def _turn(self) -> None:
-        """Stand by, or look whether there is reason to compare, and compare."""
-        if self._hold is not None and not self._hold():
-            self._report.standing_by()
-            self._published.set()
-            with self._state:
-                self._must_list = True
-                self._schedule(self._timing.hold_poll_s)
+        """Leave it to another, or look whether there is reason to compare, and compare."""
+        role = self._role()
+        if role is Role.STANDS_ASIDE:
+            self._withdraw()
+            self._wait_for(self._report.standing_aside)
+            return
+        if role is Role.STANDS_BY:
+            self._wait_for(self._report.standing_by)
             return
         with self._state:
             wanted = self._wanted or ()
@@ -158,11 +170,28 @@ class SlicePublisher:
         if foreign and writes:
             self._report.contested(self._contest.repaired(time.monotonic()), _writer(foreign[-1]))
 
+    def _wait_for(self, report: Callable[[], None]) -> None:
+        """It is another's turn to write: ask again in a while, and compare then."""
+        report()
+        self._published.set()
+        with self._state:
+            self._changed = {}
+            self._schedule(self._timing.hold_poll_s)
+
+    def _withdraw(self) -> None:
+        """Delete the slices that are as this process wanted them; others are not its own. Raises ApiError."""
+        if self._known_ours:
+            for item in self._store.list()[0]:
+                if self._known.get(item["metadata"]["name"]) == _version(item):
+                    self._store.delete(item)
+        self._known, self._known_ours = {}, False
+
     def _sync(self, wanted: tuple[PoolSlice, ...]) -> int:
         """List, compare, write; the number of writes. Raises ApiError."""
         if not self._node_uid:
             self._node_uid = self._node.uid()
         stored, version = self._store.list()
+        self._known_ours = False
         self._known = {item["metadata"]["name"]: _version(item) for item in stored}
         self._answers.retain(stored)
         pool = Pool(node_name=self._node_name, node_uid=self._node_uid, slices=wanted)
@@ -172,6 +201,7 @@ class SlicePublisher:
         finally:
             # The watch is opened after the writes, which are what a starting node waits for.
             self._watch.listed(version)
+        self._known_ours = True
         self._generation = changes.generation
         writes = len(changes.delete) + len(changes.replace) + len(changes.create)
         devices = sum(len(pool_slice.devices) for pool_slice in wanted)

@@ -43,6 +43,10 @@ class Reporter:
         """Another instance of the driver publishes; this one is as ready as it can be."""
         self._readiness.set(CONDITION, True, "standing by: another instance of the driver publishes")
 
+    def standing_aside(self) -> None:
+        """Another driver of this name publishes, or may; a condition of its own tells of it."""
+        self._readiness.set(CONDITION, True, "nothing is published beside another driver")
+
     def published(self, slices: int, devices: int, generation: int, writes: int) -> None:
         """The API server holds what we want."""
         text = f"{devices} devices in {slices} slices, generation {generation}"

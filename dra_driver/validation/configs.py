@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.claims.configs import GATES, Config, covers, not_served
-from dra_driver.features import CONSUMABLE_SHARES, Gates, is_built
+from dra_driver.features import CONSUMABLE_SHARES, Gates
 from dra_driver.model.texts import listed
 from dra_driver.validation.findings import Findings, Path
 from dra_driver.validation.requests import MAX_ENTRIES, Request, nearest
-from dra_driver_api.config import ConfigError, GpuConfig, MigDeviceConfig, MigTimeSlicing, decode
+from dra_driver_api.config import ConfigError, GpuConfig, MigDeviceConfig, MigTimeSlicing, Mps, decode
 from dra_driver_api.names import DRIVER_NAME
 
 _CLASS_KINDS = {
@@ -51,6 +51,7 @@ def check_configs(
     found = [_check_entry(path, entry, requests, findings, gates) for path, entry in entries]
     applied = [each for each in found if each is not None]
     _note_overridden(applied, findings)
+    _note_daemons(applied, findings)
     if not from_template or (gates and CONSUMABLE_SHARES in gates):
         return
     for each in applied:
@@ -68,6 +69,19 @@ def _note_overridden(applied: Sequence[_Applied], findings: Findings) -> None:
         if winner is not None:
             entry = f"{winner.path[-2]}[{winner.path[-1]}]"
             findings.note(each.path, f"has no effect: {entry} is for the same requests, and the later wins")
+
+
+def _note_daemons(applied: Sequence[_Applied], findings: Findings) -> None:
+    """Each config has an MPS control daemon of its own, and a container has one directory to meet a daemon."""
+    counting = (a for n, a in enumerate(applied) if not any(later.overrides(a) for later in applied[n + 1 :]))
+    served = [each for each in counting if isinstance(each.config.sharing, Mps)]
+    for later in served[1:]:
+        first = f"{served[0].path[-2]}[{served[0].path[-1]}]"
+        findings.note(
+            (*later.path, "opaque", "parameters", "sharing", "strategy"),
+            f"has an MPS control daemon of its own beside that of {first}, and a container that uses requests of both "
+            "reaches one of them: make it one config, or give each container the requests of one",
+        )
 
 
 def _check_entry(
@@ -117,13 +131,10 @@ def check_parameters(path: Path, parameters: dict[str, Any], findings: Findings,
 
 def _check_strategy(path: Path, strategy: str, findings: Findings, gates: Gates | None) -> None:
     gate = GATES[strategy]
-    if gates is not None:
-        if not (is_built(gate) and gate in gates):
-            findings.error(path, not_served(strategy))
-    elif is_built(gate):
+    if gates is None:
         findings.note(path, f"needs the driver's feature gate {gate}=true, which is off by default")
-    else:
-        findings.note(path, f"this version of the driver does not serve strategy {strategy}, it will refuse the claim")
+    elif gate not in gates:
+        findings.error(path, not_served(strategy))
 
 
 def _is_ours(path: Path, driver: Any, findings: Findings) -> bool:

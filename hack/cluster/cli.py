@@ -9,7 +9,7 @@ from typing import Final
 
 from hack.cluster import build, cleanup, packages, versions
 from hack.cluster.cluster import DIRECTORY, Cluster
-from hack.cluster.driver import ROOT
+from hack.cluster.driver import ROOT, check, command_line
 from hack.cluster.errors import ClusterError
 from hack.cluster.images import BUSYBOX
 from hack.cluster.plan import Plan
@@ -23,6 +23,7 @@ Go modules, in namespaces of their own. Needs root."""
 _EPILOG = """\
 examples:
   python -m hack.cluster up --nodes 2 --driver h200x2 --gates TimeSlicingSettings=true
+  python -m hack.cluster up --driver h200x2 --gates ConsumableShares=true -- --consumable-shares=10
   python -m hack.cluster kubectl get resourceslices
   python -m hack.cluster down
 
@@ -68,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--driver", metavar="NAME|FILE", help="run the driver on all nodes, with these simulated GPUs")
     up.add_argument("--gates", type=_gates, default={}, metavar="GATES", help="feature gates of that driver")
     up.add_argument("--cluster-gates", type=_gates, default={}, metavar="GATES", help="feature gates of Kubernetes")
+    up.add_argument("flags", nargs="*", metavar="-- FLAG", help="further flags of that driver: dra-driver run --help")
     down = _command(commands, "down", _down, "remove the cluster and all that it has started")
     down.add_argument("--keep-logs", action="store_true", help="leave the folder of logs")
     _command(commands, "status", _status, "what runs, and what has ended")
@@ -81,12 +83,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _up(options: argparse.Namespace) -> int:
+    _check_driver(options)
     plan = Plan(kubernetes=options.k8s, nodes=options.nodes, gates=options.cluster_gates)
     cluster = Cluster(options.dir, plan, _say).up()
     if options.driver:
         cluster.apply(DEVICE_CLASSES)
         for node in cluster.nodes:
-            cluster.start_driver(node, gates=options.gates, scenario=options.driver)
+            cluster.start_driver(node, *options.flags, gates=options.gates, scenario=options.driver)
     down = "make cluster-down" if options.dir == DIRECTORY else f"python -m hack.cluster --dir {options.dir} down"
     print(
         _USE.format(
@@ -100,6 +103,15 @@ def _up(options: argparse.Namespace) -> int:
         )
     )
     return 0
+
+
+def _check_driver(options: argparse.Namespace) -> None:
+    """Before minutes are spent on a cluster. Raises ClusterError."""
+    if options.driver:
+        check(command_line("node-1", options.dir / "driver.kubeconfig", options.driver, options.gates, options.flags))
+    elif options.flags or options.gates:
+        given = " ".join((*options.flags, *options.gates))
+        raise ClusterError(f"{given}: for a driver, but none is asked for; add --driver h200x2, say")
 
 
 def _down(options: argparse.Namespace) -> int:

@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from dra_driver import settings
+from dra_driver.commands.parser import parse
+from dra_driver.model.errors import SettingError
 from hack.cluster import kubeconfigs, objects
 from hack.cluster.api import Api
 from hack.cluster.control_plane import Files
-from hack.cluster.errors import ApiRefused, NotReady
+from hack.cluster.errors import ApiRefused, ClusterError, NotReady
 from hack.cluster.machine import PATH
 from hack.cluster.node import Node
 from hack.cluster.objects import Json
@@ -127,6 +130,14 @@ def command_line(
     if gates:
         argv.append("--feature-gates=" + ",".join(f"{name}={str(on).lower()}" for name, on in sorted(gates.items())))
     return [*argv, *flags]
+
+
+def check(argv: Sequence[str]) -> None:
+    """Raises ClusterError with the driver's own words when it would not take a command line of ``command_line``."""
+    try:
+        settings.load(parse(argv[argv.index("run") :]), {})
+    except SettingError as error:
+        raise ClusterError(f"driver: {error}") from error
 
 
 def environment() -> dict[str, str]:

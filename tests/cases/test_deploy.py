@@ -1,15 +1,18 @@
 """Field cases on settings that come from a chart: another kubelet directory, and gates that do not go together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from dra_driver.commands.main import main
+from dra_driver.kubelet import other_driver
 from dra_driver.kubelet.plugin import WatchTimes
-from dra_driver.simulator.kinds import NODES
+from dra_driver.simulator.kinds import NODES, RESOURCE_SLICES
 from dra_driver.slices import other_publisher
+from dra_driver_api.names import socket_names
 from tests.builders import NODE, result
-from tests.cases.driver import Driver
+from tests.cases.driver import U0, Driver, Json
+from tests.fakes.other_driver import VERSIONS, OtherDraDriver
 from tests.grpc import helpers
 
 RUN = ("run", "--node-name=node-a", "--simulated-node=h200x2")
@@ -124,3 +127,90 @@ def test_claims_of_a_node_outlive_a_device_plugin_that_comes(driver: Driver, mon
     driver.wait_for(lambda: not driver.devices())
     assert driver.prepare(claim) == devices
     assert driver.unprepare(claim) == [""]
+
+
+@pytest.fixture
+def nvidias(stopped: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[OtherDraDriver]:
+    """NVIDIA's DRA driver on the same node, not started yet. Ours looks for it at every turn."""
+    monkeypatch.setattr(other_driver, "_AGE_S", 0.0)
+    made = OtherDraDriver(stopped.registry, stopped.plugin.parent)
+    yield made
+    made.stop()
+
+
+def nvidias_slice(driver: Driver) -> Json:
+    """What NVIDIA's driver publishes, in the pool that ours would have."""
+    pool = {"name": NODE, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": NODE, "pool": pool, "devices": [{"name": "gpu-0"}]}
+    return driver.api.store.create(RESOURCE_SLICES, {"metadata": {"name": "00000-nvidias"}, "spec": spec})
+
+
+@pytest.mark.parametrize("pod_uid", ["", "pod-a"])
+def test_driver_beside_nvidias_leaves_it_its_sockets_and_slices_until_it_has_left(
+    stopped: Driver, nvidias: OtherDraDriver, pod_uid: str
+) -> None:
+    nvidias.start()
+    theirs = nvidias_slice(stopped)
+    stopped.pod_uid = pod_uid
+    stopped.start(wait=False)
+    (told,) = stopped.events("OtherDriverPresent")
+    assert str(nvidias.registration) in told
+    stopped.wait_for(lambda: stopped.condition("slices")["message"] == "nothing is published beside another driver")
+    assert stopped.slices() == [theirs]
+    code, conditions = stopped.readyz()
+    assert (code, conditions["other driver"]["ok"], conditions["registration"]["ok"]) == (503, False, False)
+    assert helpers.get_info(nvidias.registration).supported_versions == list(VERSIONS)
+    nvidias.stop()
+    stopped.wait_for(lambda: stopped.condition("other driver")["ok"])
+    stopped.rescan()
+    stopped.wait_for(lambda: set(stopped.devices()) == {"gpu-0", "gpu-1"})
+    registration, _ = socket_names(pod_uid)
+    stopped.wait_for((stopped.registry / registration).is_socket)
+    helpers.register(stopped.registry / registration)
+    stopped.wait_for(lambda: stopped.readyz()[0] == 200)
+
+
+def test_claims_of_a_node_outlive_nvidias_driver_that_comes(stopped: Driver, nvidias: OtherDraDriver) -> None:
+    stopped.pod_uid = "pod-a"
+    stopped.start()
+    claim = stopped.claim("training", [result()])
+    devices = stopped.prepare(claim)
+    nvidias.start()
+    stopped.wait_for(lambda: not stopped.condition("registration")["ok"])
+    stopped.rescan()
+    stopped.wait_for(lambda: not stopped.slices())
+    assert stopped.held() == {"training": (U0,)}
+    nvidias.stop()
+    stopped.wait_for(lambda: stopped.condition("other driver")["ok"])
+    stopped.rescan()
+    stopped.wait_for(lambda: set(stopped.devices()) == {"gpu-0", "gpu-1"})
+    assert stopped.prepare(claim) == devices
+    assert stopped.unprepare(claim) == [""]
+
+
+def test_driver_beside_nvidias_offers_all_the_same_when_told_to_warn(stopped: Driver, nvidias: OtherDraDriver) -> None:
+    nvidias.start()
+    stopped.pod_uid = "pod-a"
+    stopped.start("--device-plugin-conflict=warn")
+    (told,) = stopped.events("OtherDriverPresent")
+    assert "GPUs may be used twice" in told
+    assert set(stopped.devices()) == {"gpu-0", "gpu-1"}
+    helpers.register(stopped.registry / "gpu.nvidia.com-pod-a-reg.sock")
+    assert stopped.condition("registration")["ok"]
+
+
+def test_rolling_update_is_no_other_driver(stopped: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_driver, "_AGE_S", 0.0)
+    stopped.pod_uid = "old"
+    stopped.start()
+    new = stopped.successor("new")
+    new.start()
+    try:
+        for each in (stopped, new):
+            each.rescan()
+            helpers.register(each.registry / f"gpu.nvidia.com-{each.pod_uid}-reg.sock")
+            code, conditions = each.readyz()
+            assert (code, "other driver" in conditions) == (200, False)
+        assert set(stopped.devices()) == {"gpu-0", "gpu-1"}
+    finally:
+        new.stop()

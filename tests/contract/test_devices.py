@@ -1,5 +1,6 @@
 """NvmlSource and a simulated node answer alike: the same expectations over both."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -277,7 +278,6 @@ def test_card_that_is_left_out_is_named_once_over_many_scans(build: Build, caplo
         ("addressingMode", "addressing_mode", None),
         ("persistence", "persistence", None),
         ("computeMode", "compute_mode", None),
-        ("migMode", "mig_enabled", False),
         ("brand", "brand", "Unknown"),
         ("architecture", "architecture", "Unknown"),
         ("productName", "product_name", ""),
@@ -289,7 +289,28 @@ def test_missing_optional_fact_keeps_the_card(build: Build, call: str, fact: str
     inventory = build("h200x2", Failing(call, error)).source.scan()
     assert names(inventory) == ["gpu-0", "gpu-1"]
     assert getattr(inventory.gpus[1], fact) == instead
-    assert getattr(inventory.gpus[0], fact) != instead or fact == "mig_enabled"
+    assert getattr(inventory.gpus[0], fact) != instead
+
+
+@pytest.mark.parametrize("error", ["not-supported", "function-missing"])
+def test_card_that_knows_no_mig_mode_is_whole(build: Build, error: str) -> None:
+    inventory = build("h200x2", Failing("migMode", error)).source.scan()
+    assert names(inventory) == ["gpu-0", "gpu-1"]
+    assert [gpu.mig_enabled for gpu in inventory.gpus] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "left"),
+    [
+        ("h200x2", ["gpu-0"]),
+        ("a100x8-mig", [f"gpu-{gpu}-mig-1g5gb-19-{start}" for gpu in (0, 2, 3, 4, 5, 6, 7) for start in range(7)]),
+    ],
+)
+def test_card_whose_mig_mode_cannot_be_read_is_not_taken_for_a_whole_one(
+    build: Build, caplog: pytest.LogCaptureFixture, scenario: str, left: list[str]
+) -> None:
+    assert names(build(scenario, Failing("migMode", "unknown")).source.scan()) == left
+    assert re.search(r"GPU at NVML index 1 is left out: .*[mM][iI][gG] ?[mM]ode", caplog.text)
 
 
 def test_card_lost_while_its_facts_are_read_is_left_out(build: Build) -> None:

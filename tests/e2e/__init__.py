@@ -19,6 +19,7 @@ Field cases (their table is in ``tests/cases``) that are proved here too, each b
     34  cards that come late, or never        gpus_come_and_go; slices: come_late
     36  stop, update, end                     slices: rewrites_no_slice, slices_stay; several_nodes: stays_away
     38  attributes that users select on       selection: every_published_fact
+    52  rights and admission of MPS          mps: missing_right, not_admitted, need_not_be_seen
     58  template or shared claim              sharing: name_one_claim, pods_of_a_template, by_its_claims_name
     61  first sharer to leave                 time_slicing: last_one_resets_it, monitor
     64  from a pod's device to its UUID       metrics: exporter

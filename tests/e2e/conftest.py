@@ -1,9 +1,7 @@
 """One real cluster for the whole session; a namespace of its own and a look for left-overs for each test."""
 
-import itertools
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Final
 
 import pytest
 import yaml
@@ -17,10 +15,8 @@ from tests.e2e.karpenter import crds_applied
 from tests.e2e.node_view import NodeView
 from tests.e2e.placed import Placed
 from tests.e2e.waiting import until
-from tests.e2e.world import World
+from tests.e2e.world import World, in_namespace
 from tests.unit.manifests import groups
-
-_numbers: Final = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -67,10 +63,8 @@ def driver(session_driver: HostDriver) -> HostDriver:
 @pytest.fixture
 def namespace(cluster: Cluster, node_view: NodeView) -> Iterator[World]:
     """A namespace of its own, whatever driver runs. At the end it is deleted, and nothing may be left on the node."""
-    world = World(cluster, f"e2e-{next(_numbers)}")
-    world.open()
-    yield world
-    world.close()
+    with in_namespace(cluster, "e2e") as world:
+        yield world
     until(lambda: not node_view.left_behind(), lambda: f"the node to be clean: {node_view.left_behind()}", 60.0)
 
 

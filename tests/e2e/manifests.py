@@ -143,6 +143,16 @@ def time_slicing(interval: str) -> Json:
     return {"opaque": {"driver": DRIVER_NAME, "parameters": parameters}}
 
 
+def mps(**settings: Any) -> Json:
+    """Config of a claim that asks for MPS; settings: fields of ``mpsConfig``."""
+    parameters = {
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "kind": "GpuConfig",
+        "sharing": {"strategy": "MPS", "mpsConfig": settings},
+    }
+    return {"opaque": {"driver": DRIVER_NAME, "parameters": parameters}}
+
+
 def runnable_here(text: str) -> list[Json]:
     """Objects of a shipped example, its containers with the image that is on the nodes."""
     objects = [document for document in yaml.safe_load_all(text) if document]

@@ -38,9 +38,16 @@ class NodeView:
 
     def time_slices(self) -> dict[str, str]:
         """Time slice of each card, 0 to 3, by UUID."""
-        cards = (self.tree / STATE / "gpus").read_text(encoding="utf-8").splitlines()
-        uuids = [line.split()[0] for line in cards]
-        return {uuid: (self.tree / STATE / uuid / "time_slice").read_text("utf-8").strip() for uuid in uuids}
+        return self._states("time_slice")
+
+    def compute_modes(self) -> dict[str, str]:
+        """Compute mode of each card, such as Default, by UUID."""
+        return self._states("compute_mode")
+
+    def daemon_folders(self) -> list[Path]:
+        """The folders of MPS control daemons."""
+        folder = self.folder / "mps"
+        return sorted(folder.iterdir()) if folder.is_dir() else []
 
     def tool_calls(self) -> list[str]:
         """Command lines that the stand-in for nvidia-smi was run with."""
@@ -49,5 +56,17 @@ class NodeView:
     def left_behind(self) -> list[str]:
         """What a node must not have once there is no claim any more."""
         slices = {uuid: found for uuid, found in self.time_slices().items() if found != "0"}
-        found = {"rows": self.rows(), "CDI files": self.cdi_files(), "time slices": slices}
+        modes = {uuid: found for uuid, found in self.compute_modes().items() if found != "Default"}
+        found = {
+            "rows": self.rows(),
+            "CDI files": self.cdi_files(),
+            "time slices": slices,
+            "compute modes": modes,
+            "MPS daemons": self.daemon_folders(),
+        }
         return [f"{what}: {content}" for what, content in found.items() if content]
+
+    def _states(self, name: str) -> dict[str, str]:
+        cards = (self.tree / STATE / "gpus").read_text(encoding="utf-8").splitlines()
+        uuids = [line.split()[0] for line in cards]
+        return {uuid: (self.tree / STATE / uuid / name).read_text("utf-8").strip() for uuid in uuids}

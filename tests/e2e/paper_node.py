@@ -6,7 +6,9 @@ The API server, the controllers and the scheduler are real, so that they can cou
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import yaml
@@ -14,6 +16,7 @@ import yaml
 from hack.cluster.cluster import Cluster
 from hack.cluster.driver import environment
 from tests.e2e.manifests import Json
+from tests.e2e.scheduler import looking_again
 from tests.e2e.waiting import until
 from tests.e2e.world import World
 
@@ -98,6 +101,21 @@ class PaperNode:
         pods = self._world.all("Pod")
         here = sum(each["spec"].get("nodeName") == NAME for each in pods)
         return f"{here} of {len(pods)} placed; the others: {sorted(set(map(_why, pods)))}"
+
+
+@contextmanager
+def on_paper(cluster: Cluster, world: World, *documents: Json | Path) -> Iterator[PaperNode]:
+    """The node, as long as the block takes, with these objects of the cluster, or files of them."""
+    made = PaperNode(cluster, world)
+    made.open()
+    for document in documents:
+        if isinstance(document, Path):
+            cluster.apply(document)
+        else:
+            cluster.api.apply(document)
+    with looking_again(cluster.api):
+        yield made
+    made.close()
 
 
 def _why(pod: Json) -> str:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from dra_driver.cdi.tools import HOOK
+from hack.cluster.api import Api
 from hack.cluster.cluster import Cluster
 from hack.cluster.driver import ROOT
+from hack.cluster.kubeconfigs import keep, with_token
 from hack.image import driver as driver_image
 from hack.image import oci, platforms
 from tests.e2e.host_driver import DEVICE_CLASSES
@@ -19,6 +21,9 @@ CHART: Final = ROOT / "manifests/helm/dra-driver-gpu"
 NAMESPACE: Final = "dra-driver-gpu-chart"
 PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
 SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
+_SELECTOR: Final = "dra-driver-gpu-component=kubelet-plugin"
+"""In the same namespace are pods of MPS control daemons."""
+
 _NAME: Final = "gpus"
 _INSTALL_S: Final = 240.0
 
@@ -53,7 +58,7 @@ class Release:
 
     def pods(self) -> list[Json]:
         """The pods of the DaemonSet."""
-        found: list[Json] = self.cluster.api.get(PODS)["items"]
+        found: list[Json] = self.cluster.api.get(PODS, labelSelector=_SELECTOR)["items"]
         return found
 
     def ready_pod(self) -> Json:
@@ -97,6 +102,19 @@ def installed(cluster: Cluster, folder: Path, values: Mapping[str, Any]) -> Iter
         # Also of one that did not come up: the tests that follow need the node.
         release.uninstall()
         cluster.apply(DEVICE_CLASSES)
+
+
+def as_driver(release: Release, folder: Path, *bound: str) -> Api:
+    """The API server, with a token of the driver's service account."""
+    cluster, account = release.cluster, release.ready_pod()["spec"]["serviceAccountName"]
+    token = cluster.kubectl("create", "token", account, f"--namespace={NAMESPACE}", *bound).strip()
+    authority = (cluster.files.pki / "ca.crt").read_text(encoding="ascii")
+    return Api(keep(folder / "kubeconfig", with_token(cluster.api.server, authority, account, token)))
+
+
+def bound_to(found: Json) -> tuple[str, ...]:
+    """Flags of ``kubectl create token`` that bind it to a pod, as the one is that the pod itself is given."""
+    return ("--bound-object-kind=Pod", f"--bound-object-name={found['metadata']['name']}")
 
 
 def conditions(found: Json) -> dict[str, str]:

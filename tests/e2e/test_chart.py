@@ -11,15 +11,22 @@ import yaml
 
 from dra_driver.cdi.tools import HOOK
 from dra_driver_api.names import DRIVER_NAME
-from hack.cluster.api import Api
 from hack.cluster.cluster import Cluster
 from hack.cluster.errors import ApiRefused, ClusterError
-from hack.cluster.kubeconfigs import keep, with_token
 from hack.cluster.node import Node
 from tests.e2e.host_driver import HostDriver
 from tests.e2e.manifests import Json, claim, from_template, named, pod, template, time_slicing
 from tests.e2e.node_view import NodeView
-from tests.e2e.release import CHART, NAMESPACE, PODS, SLICES, Release, installed, restart_count
+from tests.e2e.release import (
+    CHART,
+    PODS,
+    SLICES,
+    Release,
+    as_driver,
+    bound_to,
+    installed,
+    restart_count,
+)
 from tests.e2e.waiting import until
 from tests.e2e.world import World, container_ids
 
@@ -39,19 +46,6 @@ def chart(cluster: Cluster, session_driver: HostDriver, tmp_path_factory: pytest
     session_driver.stop()
     with installed(cluster, tmp_path_factory.mktemp("chart"), VALUES) as made:
         yield made
-
-
-def as_driver(chart: Release, folder: Path, *bound: str) -> Api:
-    """The API server, with a token of the driver's service account."""
-    cluster, account = chart.cluster, chart.ready_pod()["spec"]["serviceAccountName"]
-    token = cluster.kubectl("create", "token", account, f"--namespace={NAMESPACE}", *bound).strip()
-    authority = (cluster.files.pki / "ca.crt").read_text(encoding="ascii")
-    return Api(keep(folder / "kubeconfig", with_token(cluster.api.server, authority, account, token)))
-
-
-def bound_to(found: Json) -> tuple[str, ...]:
-    """Flags of ``kubectl create token`` that bind it to a pod, as the one is that the pod itself is given."""
-    return ("--bound-object-kind=Pod", f"--bound-object-name={found['metadata']['name']}")
 
 
 def slice_of(node: str) -> Json:

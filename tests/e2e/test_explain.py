@@ -1,6 +1,5 @@
 """``dra-driver explain`` says of each claim what the real scheduler then does, and what it says is true."""
 
-import itertools
 import json
 import random
 import subprocess
@@ -20,36 +19,28 @@ from hack.cluster.cluster import Cluster
 from hack.cluster.driver import environment
 from tests.e2e import asked_claims
 from tests.e2e.manifests import Json, named, pod
-from tests.e2e.paper_node import NAME, PaperNode
-from tests.e2e.scheduler import looking_again, several_devices
+from tests.e2e.paper_node import NAME, PaperNode, on_paper
+from tests.e2e.scheduler import several_devices
 from tests.e2e.waiting import until
-from tests.e2e.world import World
+from tests.e2e.world import World, in_namespace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), several_devices]
 
 CLAIMS: Final = 90
-_numbers: Final = itertools.count(1)
 
 
 @pytest.fixture
 def world(cluster: Cluster) -> Iterator[World]:
     """A namespace of its own."""
-    made = World(cluster, f"explained-{next(_numbers)}")
-    made.open()
-    yield made
-    made.close()
+    with in_namespace(cluster, "explained") as made:
+        yield made
 
 
 @pytest.fixture
 def paper(cluster: Cluster, world: World) -> Iterator[PaperNode]:
     """A node that offers the devices the claims ask for."""
-    made = PaperNode(cluster, world)
-    made.open()
-    for document in [*asked_claims.classes(), *asked_claims.slices(NAME)]:
-        cluster.api.apply(document)
-    with looking_again(cluster.api):
+    with on_paper(cluster, world, *asked_claims.classes(), *asked_claims.slices(NAME)) as made:
         yield made
-    made.close()
 
 
 def condition(world: World, name: str) -> Json | None:

@@ -5,7 +5,6 @@ simulated for the driver, and a recording library for the hook (``limits_hook``)
 shared by its memory and the second in four shares.
 """
 
-import itertools
 import json
 import re
 import time
@@ -28,7 +27,7 @@ from tests.e2e.limits_hook import Limit, LimitsHook
 from tests.e2e.manifests import Json, claim, from_template, named, pod, request, template
 from tests.e2e.scheduler import FULL, looking_again, several_devices
 from tests.e2e.waiting import until
-from tests.e2e.world import World, container_ids
+from tests.e2e.world import World, container_ids, in_namespace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -44,7 +43,6 @@ TREE: Final = f"/var/lib/kubelet/plugins/{DRIVER_NAME}/simulated-node"
 EVENT: Final = "GPUMemoryExceeded"
 MINUTE_S: Final = 60.0
 _VARIABLES: Final = ("NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_LIMIT")
-_numbers: Final = itertools.count(1)
 
 
 class Limited:
@@ -148,11 +146,8 @@ def kept(nodes: tuple[Limited, Limited], hook: LimitsHook) -> Limited:
 @pytest.fixture
 def world(pair: Cluster, watched: Limited, kept: Limited) -> Iterator[World]:
     """A namespace, with both drivers; nothing may be left on either node."""
-    made = World(pair, f"limits-{next(_numbers)}")
-    made.open()
-    with looking_again(pair.api):
+    with in_namespace(pair, "limits") as made, looking_again(pair.api):
         yield made
-    made.close()
     for each in (watched, kept):
         each.wait_clean()
 

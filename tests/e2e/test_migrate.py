@@ -1,6 +1,5 @@
 """From a device plugin's config and a Deployment that asks for ``nvidia.com/gpu: 1`` to pods of this driver."""
 
-import itertools
 import json
 import subprocess
 import sys
@@ -17,11 +16,10 @@ from tests.e2e import clusters
 from tests.e2e.manifests import Json, asking
 from tests.e2e.release import installed
 from tests.e2e.scheduler import extended, looking_again
-from tests.e2e.world import World
+from tests.e2e.world import World, in_namespace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-_numbers: Final = itertools.count(1)
 CONFIG: Final = {
     "version": "v1",
     "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 10}]}},
@@ -38,10 +36,8 @@ def cluster(report_image: Path) -> Iterator[Cluster]:
 @pytest.fixture
 def world(cluster: Cluster) -> Iterator[World]:
     """A namespace of its own."""
-    made = World(cluster, f"migrated-{next(_numbers)}")
-    made.open()
-    yield made
-    made.close()
+    with in_namespace(cluster, "migrated") as made:
+        yield made
 
 
 def server(replicas: int) -> Json:

@@ -1,6 +1,5 @@
 """Two nodes, each with its driver, and the chart's policy on who writes which slices: every node speaks for itself."""
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -16,14 +15,13 @@ from tests.e2e import clusters
 from tests.e2e.host_driver import HostDriver
 from tests.e2e.manifests import Json, claim, deployment, from_template, named, pod, template, time_slicing
 from tests.e2e.waiting import until
-from tests.e2e.world import World, container_ids
+from tests.e2e.world import World, container_ids, in_namespace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
 GPUS: Final = 4
 _CHART: Final = ROOT / "manifests/helm/dra-driver-gpu"
-_numbers: Final = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +53,10 @@ def drivers(made_drivers: tuple[HostDriver, HostDriver]) -> tuple[HostDriver, Ho
 @pytest.fixture
 def world(pair: Cluster, drivers: tuple[HostDriver, HostDriver]) -> Iterator[World]:
     """A namespace; both drivers run again when the test is over, and nothing may be left on either node."""
-    made = World(pair, f"nodes-{next(_numbers)}")
-    made.open()
-    yield made
-    for each in drivers:
-        each.resume()
-    made.close()
+    with in_namespace(pair, "nodes") as made:
+        yield made
+        for each in drivers:
+            each.resume()
     for each in drivers:
         wait_clean(each)
 

@@ -3,11 +3,9 @@
 On a Node without a kubelet: nothing is run here, so that eighty pods cost no more than eighty objects.
 """
 
-import itertools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import pytest
 import yaml
@@ -15,33 +13,25 @@ import yaml
 from hack.cluster.cluster import Cluster
 from tests.e2e.host_driver import DEVICE_CLASSES
 from tests.e2e.manifests import Json, asking, claim, from_template, named, pod, request, template
-from tests.e2e.paper_node import PaperNode
-from tests.e2e.scheduler import FULL, MIG_CARD, extended, looking_again, several_devices
-from tests.e2e.world import World
+from tests.e2e.paper_node import PaperNode, on_paper
+from tests.e2e.scheduler import FULL, MIG_CARD, extended, several_devices
+from tests.e2e.world import World, in_namespace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
-
-_numbers: Final = itertools.count(1)
 
 
 @pytest.fixture
 def world(cluster: Cluster) -> Iterator[World]:
     """A namespace of its own. No driver runs, so there is none to leave anything behind."""
-    made = World(cluster, f"counted-{next(_numbers)}")
-    made.open()
-    yield made
-    made.close()
+    with in_namespace(cluster, "counted") as made:
+        yield made
 
 
 @pytest.fixture
 def paper(cluster: Cluster, world: World) -> Iterator[PaperNode]:
     """The node, which offers nothing yet."""
-    made = PaperNode(cluster, world)
-    made.open()
-    cluster.apply(DEVICE_CLASSES)
-    with looking_again(cluster.api):
+    with on_paper(cluster, world, DEVICE_CLASSES) as made:
         yield made
-    made.close()
 
 
 def scenario(path: Path, *groups: Json) -> str:

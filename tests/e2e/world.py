@@ -1,8 +1,10 @@
 """A namespace of the cluster, as a user works in it: objects in, pods' states and what their containers saw out."""
 
+import itertools
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -14,6 +16,7 @@ from tests.e2e.waiting import SECONDS, until
 
 CARD: Final = re.compile(r"/dev/nvidia\d+")
 _NOT_FOUND: Final = 404
+_numbers: Final = itertools.count(1)
 _COLLECTIONS: Final = {
     "Pod": "/api/v1/namespaces/{}/pods",
     "Event": "/api/v1/namespaces/{}/events",
@@ -182,6 +185,15 @@ class World:
 
     def _in_vain(self, what: str) -> Callable[[], str]:
         return lambda: f"{what}\n{self.describe()}"
+
+
+@contextmanager
+def in_namespace(cluster: Cluster, name: str) -> Iterator[World]:
+    """A new namespace whose name begins so, as long as the block takes."""
+    made = World(cluster, f"{name}-{next(_numbers)}")
+    made.open()
+    yield made
+    made.close()
 
 
 def runs(pod: Json) -> bool:

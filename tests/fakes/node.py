@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from dra_driver.model.claims import ClaimRef
 from dra_driver.model.devices import ComputeMode, Device
-from dra_driver.model.errors import ApiError, ApiUnreachable, CdiError, ClaimNotFound
-from dra_driver.ports import NO_LIMITS, Json
+from dra_driver.model.errors import ApiError, ApiUnreachable, CdiError, ClaimNotFound, DriverError, MpsStarting
+from dra_driver.model.mps import MpsDaemon, MpsFolders
+from dra_driver.ports import NO_DAEMONS, NO_LIMITS, Json
 from dra_driver_api.names import CDI_KIND
 
 
@@ -104,6 +105,72 @@ class FakeControl:
         return [value for what, _, value in self.calls if what == "time_slice"]
 
 
+class FakeMpsDaemons:
+    """Daemons in a dict; ``calls`` is what was asked for, in order.
+
+    slow: they do not serve until ``ready`` names them. on_wait: called by each wait, before it ends. fail_*: raised by
+    the next such calls. runs: what a test counts up when a daemon was started anew by whoever launched it.
+    """
+
+    def __init__(self) -> None:
+        self.started: dict[str, MpsDaemon] = {}
+        self.ready: set[str] = set()
+        self.calls: list[tuple[str, str]] = []
+        self.slow = False
+        self.runs: dict[str, int] = {}
+        self.on_wait: Callable[[], None] = lambda: None
+        self.fail_check: list[DriverError] = []
+        self.fail_start: list[DriverError] = []
+        self.fail_wait: list[DriverError] = []
+        self.fail_stop: list[DriverError] = []
+
+    def check(self) -> None:
+        """As MpsDaemons."""
+        if self.fail_check:
+            raise self.fail_check.pop()
+
+    def folders(self, daemon_id: str) -> MpsFolders:
+        """As MpsDaemons."""
+        return MpsFolders(pipe=f"/mps/{daemon_id}/pipe", shm=f"/mps/{daemon_id}/shm")
+
+    def start(self, daemon: MpsDaemon) -> None:
+        """As MpsDaemons."""
+        self.calls.append(("start", daemon.id))
+        if self.fail_start:
+            raise self.fail_start.pop()
+        self.started[daemon.id] = daemon
+
+    def wait(self, daemon_id: str, timeout_s: float) -> None:
+        """As MpsDaemons."""
+        self.calls.append(("wait", daemon_id))
+        self.on_wait()
+        if self.fail_wait:
+            raise self.fail_wait.pop()
+        if self.slow and daemon_id not in self.ready:
+            raise MpsStarting(f"MPS control daemon {daemon_id} does not serve yet: its image is being pulled")
+        self.ready.add(daemon_id)
+
+    def serves(self, daemon_id: str) -> bool:
+        """As MpsDaemons."""
+        return daemon_id in self.started and daemon_id in self.ready
+
+    def session(self, daemon_id: str) -> str:
+        """As MpsDaemons."""
+        return f"run {self.runs.get(daemon_id, 0)}" if self.serves(daemon_id) else ""
+
+    def stop(self, daemon_id: str, timeout_s: float) -> None:
+        """As MpsDaemons."""
+        self.calls.append(("stop", daemon_id))
+        if self.fail_stop:
+            raise self.fail_stop.pop()
+        self.started.pop(daemon_id, None)
+        self.ready.discard(daemon_id)
+
+    def present(self) -> Sequence[MpsDaemon]:
+        """As MpsDaemons."""
+        return tuple(self.started.values())
+
+
 @dataclass(frozen=True)
 class FakeSpec:
     """A planned spec."""
@@ -115,7 +182,7 @@ class FakeSpec:
 class FakeCdi:
     """CDI files in a dict; ``fail_write`` and ``fail_plan`` make the next calls fail.
 
-    limits: memory limits that were planned last, by claim.
+    limits: memory limits that were planned last, by claim. daemons: likewise folders of MPS control daemons.
     """
 
     def __init__(self) -> None:
@@ -123,15 +190,23 @@ class FakeCdi:
         self.fail_write = 0
         self.fail_plan = 0
         self.limits: dict[str, dict[str, int]] = {}
+        self.daemons: dict[str, dict[str, MpsFolders]] = {}
         self._planned: dict[str, tuple[str, ...]] = {}
 
-    def plan(self, claim_uid: str, devices: Sequence[Device], memory_limits: Mapping[str, int] = NO_LIMITS) -> FakeSpec:
+    def plan(
+        self,
+        claim_uid: str,
+        devices: Sequence[Device],
+        memory_limits: Mapping[str, int] = NO_LIMITS,
+        daemons: Mapping[str, MpsFolders] = NO_DAEMONS,
+    ) -> FakeSpec:
         """As CdiSpecs."""
         if self.fail_plan:
             self.fail_plan -= 1
             raise CdiError("/dev/nvidia0 is missing")
         self._planned[claim_uid] = tuple(device.name for device in devices)
         self.limits[claim_uid] = dict(memory_limits)
+        self.daemons[claim_uid] = dict(daemons)
         return FakeSpec(claim_uid, f"{CDI_KIND} {claim_uid}")
 
     def write(self, spec: FakeSpec) -> None:

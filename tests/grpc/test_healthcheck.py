@@ -8,7 +8,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dra_driver.kubelet.healthcheck import HealthServer
-from dra_driver.kubelet.plugin import KubeletPlugin, WatchTimes
+from dra_driver.kubelet.plugin import KubeletPlugin, Sockets, WatchTimes
 from dra_driver.model.errors import SettingError
 from dra_driver.observe.readiness import Conditions
 from tests.grpc.helpers import Remembering, Service, register, services, wait_until
@@ -29,7 +29,8 @@ def plugin(
     (short_path / "reg").mkdir()
     times = WatchTimes(poll=0.02, longest_wait=0.05, unasked=0.2)
     offered = services(service)
-    plugin = KubeletPlugin(short_path / "reg", short_path / "plugin", offered, recorder, conditions, times=times)
+    sockets = Sockets.of(short_path / "reg", short_path / "plugin")
+    plugin = KubeletPlugin(sockets, offered, recorder, conditions, times)
     plugin.start()
     yield plugin
     plugin.stop(0)
@@ -68,6 +69,13 @@ def test_not_serving_when_the_plugin_has_stopped(health: HealthServer, plugin: K
     plugin.stop(0)
 
     assert check(health) == NOT_SERVING
+
+
+def test_serving_while_the_sockets_are_left_to_another_driver(short_path: Path) -> None:
+    health = HealthServer(0, short_path / "none", short_path / "none", "127.0.0.1", aside=lambda: True)
+    health.start()
+    assert check(health) == SERVING
+    health.stop()
 
 
 @pytest.mark.parametrize("lost", ["registration_socket", "dra_socket"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.kubelet.plugin import KubeletPlugin, WatchTimes
+from dra_driver.kubelet.plugin import KubeletPlugin, Sockets, WatchTimes
 from dra_driver.model.errors import SettingError, StateError
 from dra_driver.observe.readiness import Conditions
 from tests.grpc.helpers import Remembering, Service, claim, get_info, prepare, register, services, unprepare, wait_until
@@ -36,7 +36,8 @@ def make_plugin(
 
     def make(pod_uid: str | None = None, times: WatchTimes = TIMES) -> KubeletPlugin:
         directory = short_path / "plugins" / "gpu.nvidia.com"
-        made.append(KubeletPlugin(registry, directory, services(service), recorder, conditions, pod_uid, times))
+        sockets = Sockets.of(registry, directory, pod_uid)
+        made.append(KubeletPlugin(sockets, services(service), recorder, conditions, times))
         return made[-1]
 
     yield make
@@ -82,7 +83,8 @@ def test_endpoint_is_absolute_when_the_directory_is_relative(
 ) -> None:
     monkeypatch.chdir(short_path)
 
-    plugin = KubeletPlugin(Path(registry.name), Path("plugins"), services(service), recorder, conditions)
+    sockets = Sockets.of(Path(registry.name), Path("plugins"))
+    plugin = KubeletPlugin(sockets, services(service), recorder, conditions)
 
     assert plugin.dra_socket == short_path / "plugins" / "dra.sock"
 

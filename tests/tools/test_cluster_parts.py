@@ -8,8 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import yaml
 from cryptography import x509
 
+from dra_driver.commands.main import main as validate
 from hack.cluster import certificates, cli, control_plane, driver, images, network, node_files, objects
 from hack.cluster.certificates import Authority, Pair
 from hack.cluster.control_plane import Files
@@ -227,3 +229,41 @@ def test_gate_that_is_neither_on_nor_off_is_refused(capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit):
         cli._parser().parse_args(["up", "--gates", "A=yes"])
     assert "found 'A=yes', must be NAME=true or NAME=false" in capsys.readouterr().err
+
+
+def test_words_after_two_dashes_are_flags_of_the_driver() -> None:
+    options = cli._parser().parse_args(["up", "--driver", "h200x2", "--", "--consumable-shares=10", "-v", "4"])
+    assert options.flags == ["--consumable-shares=10", "-v", "4"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--driver", "h200x2", "--", "--consumable-share=10"], "did you mean --consumable-shares"),
+        (["--driver", "h200x2", "--", "--consumable-shares=10"], "ConsumableShares=true"),
+        (["--driver", "h200x2", "--gates", "ConsumableShare=true"], "did you mean ConsumableShares"),
+        (["--", "--consumable-shares=10"], "--consumable-shares=10: for a driver, but none is asked for"),
+    ],
+    ids=["misspelt flag", "flag without its gate", "misspelt gate", "no driver"],
+)
+def test_driver_that_would_not_start_is_refused_before_there_is_a_cluster(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], says: str
+) -> None:
+    assert cli.main(["--dir", str(tmp_path / "cluster"), "up", *arguments]) == 1
+    assert says in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_driver_that_starts_with_shares_is_taken() -> None:
+    flags = ["--consumable-shares=10", "--share-memory=even"]
+    driver.check(driver.command_line("node-1", Path("kubeconfig"), "h200x2", {"ConsumableShares": True}, flags))
+
+
+def test_example_of_shares_asks_for_devices_rightly_and_for_an_image_that_is_there(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = driver.ROOT / "hack/cluster/shares.yaml"
+    assert validate(["validate", str(path)]) == 0, capsys.readouterr()
+    (deployment,) = [each for each in yaml.safe_load_all(path.read_text()) if each["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == images.BUSYBOX

@@ -144,6 +144,12 @@ def test_pod_has_neither_the_nodes_network_nor_its_processes() -> None:
     assert {"hostNetwork", "hostPID", "hostIPC"}.isdisjoint(helm.pod(helm.render()))
 
 
+@pytest.mark.parametrize(("launcher", "host_pid"), [("deployment", None), ("process", True)])
+def test_pod_sees_the_nodes_processes_where_mps_daemons_run_in_it(launcher: str, host_pid: bool | None) -> None:
+    objects = helm.render({"featureGates": {"MPSSupport": True}, "mps": {"launcher": launcher}})
+    assert helm.pod(objects).get("hostPID") is host_pid
+
+
 def test_last_words_do_not_land_in_the_nodes_dev() -> None:
     assert not helm.container(helm.render())["terminationMessagePath"].startswith("/dev")
 

@@ -11,6 +11,7 @@ import yaml
 
 import dra_driver.cluster
 from dra_driver.cluster.claims import ApiClaims, ApiClasses
+from dra_driver.cluster.deployments import ApiDeployments
 from dra_driver.cluster.events import ApiEvents
 from dra_driver.cluster.nodes import ApiNode
 from dra_driver.cluster.slices import ApiSlices
@@ -74,6 +75,18 @@ def asked_for() -> set[Right]:
     return set(connection.rights)
 
 
+def asked_for_with_mps() -> set[Right]:
+    """Those that MPS control daemons need in addition, in the driver's own namespace."""
+    connection: Any = Recorder()
+    deployments = ApiDeployments(connection, helm.NAMESPACE)
+    deployments.create(SLICE)
+    deployments.get("a")
+    deployments.labelled({"a": "b"})
+    deployments.pods({"a": "b"})
+    deployments.delete(SLICE)
+    return set(connection.rights)
+
+
 def granted(role: helm.Json) -> set[Right]:
     return {
         (group, resource, verb)
@@ -90,11 +103,34 @@ def test_roles_grant_what_the_code_asks_for_and_no_more() -> None:
     assert roles == asked_for()
 
 
+def test_gate_of_mps_adds_what_its_code_asks_for_in_the_drivers_namespace_only() -> None:
+    objects = helm.render({"featureGates": {"MPSSupport": True}})
+    role, binding = helm.one(objects, "Role", "-mps"), helm.one(objects, "RoleBinding", "-mps")
+    assert granted(role) == asked_for_with_mps()
+    assert granted(helm.one(objects, "ClusterRole")) | granted(helm.one(objects, "Role", "-events")) == asked_for()
+    assert role["metadata"]["namespace"] == binding["metadata"]["namespace"] == helm.NAMESPACE
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert [subject["name"] for subject in binding["subjects"]] == [helm.pod(objects)["serviceAccountName"]]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"featureGates": {"MPSSupport": False}},
+        {"featureGates": {"MPSSupport": True}, "mps": {"launcher": "process"}},
+    ],
+)
+def test_nobody_may_make_deployments_where_no_daemon_is_one(values: dict[str, Any]) -> None:
+    rights = {right for item in helm.render(values) if item["kind"].endswith("Role") for right in granted(item)}
+    assert rights == asked_for()
+
+
 def test_every_class_that_talks_to_the_api_server_is_asked_here() -> None:
     (folder,) = dra_driver.cluster.__path__
     with_connection = re.compile(r"^class (\w+)(?:(?!^class ).)*?connection: Connection", re.MULTILINE | re.DOTALL)
     found = {name for file in Path(folder).glob("*.py") for name in with_connection.findall(file.read_text())}
-    assert found == {"ApiClaims", "ApiClasses", "ApiEvents", "ApiNode", "ApiSlices"}
+    assert found == {"ApiClaims", "ApiClasses", "ApiDeployments", "ApiEvents", "ApiNode", "ApiSlices"}
 
 
 def test_events_are_granted_where_those_about_nodes_live() -> None:
@@ -138,6 +174,20 @@ def test_admission_policy_ties_every_write_of_slices_to_the_tokens_node() -> Non
     assert "variables.slice.spec.?nodeName.orValue('') == variables.tokenNode" in {
         validation["expression"] for validation in spec["validations"]
     }
+
+
+def test_admission_policy_ties_deployments_of_mps_daemons_to_the_tokens_node() -> None:
+    objects = helm.render({"featureGates": {"MPSSupport": True}})
+    policy, slices = (helm.one(objects, "ValidatingAdmissionPolicy", name) for name in ("mps-", "resourceslices-"))
+    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+    assert (rule["apiGroups"], rule["resources"]) == (["apps"], ["deployments"])
+    assert set(rule["operations"]) == {"CREATE", "UPDATE", "DELETE"}
+    assert policy["spec"]["matchConditions"] == slices["spec"]["matchConditions"]
+    assert "variables.deployment.spec.template.spec.?nodeName.orValue('') == variables.tokenNode" in {
+        validation["expression"] for validation in policy["spec"]["validations"]
+    }
+    binding = helm.one(objects, "ValidatingAdmissionPolicyBinding", "mps-")["spec"]
+    assert binding == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
 
 
 def test_admission_policy_is_in_force() -> None:

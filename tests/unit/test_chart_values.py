@@ -61,7 +61,10 @@ ALL_SETTINGS: dict[str, Any] = {
     "cdiRoot": "/var/cdi",
     "simulatedNode": "h200x8",
     "gpuControl": "observe",
-    "featureGates": {"TimeSlicingSettings": True, "ConsumableShares": True, "AllBeta": False},
+    "featureGates": {"TimeSlicingSettings": True, "ConsumableShares": True, "MPSSupport": True, "AllBeta": False},
+    "mps": {"priorityClassName": "high"},
+    "image": {"repository": "localhost/driver", "tag": "v9", "pullPolicy": "Always"},
+    "imagePullSecrets": [{"name": "first"}, {"name": "second"}],
     "consumableShares": 4,
     "sharingProfile": {"rules": [{"match": {"minor": 0}, "shares": "disabled"}]},
     "maxClientsPerGpu": 21,
@@ -177,6 +180,7 @@ def test_kubernetes_before_1_34_is_refused() -> None:
         "deviceClasses.extendedResource",
         "sharingProfile.rule",
         "deviceClasses.sharing.interval",
+        "mps.priorityClass",
     ],
 )
 def test_misspelt_value_is_refused_by_its_name(path: str) -> None:
@@ -211,6 +215,7 @@ def test_misspelt_value_is_refused_by_its_name(path: str) -> None:
         ("logVerbosity", "high"),
         ("resourceApiVersion", "v1"),
         ("image.pullPolicy", "Sometimes"),
+        ("mps.launcher", "daemonset"),
     ],
 )
 def test_value_of_the_wrong_form_is_refused_with_its_place(path: str, value: Any) -> None:
@@ -267,6 +272,9 @@ def test_driver_reads_what_the_values_say() -> None:
         "share_memory": read.share_memory.value,
         "verbosity": read.verbosity,
         "pod_uid": bool(read.pod_uid),
+        "mps": (read.mps_launcher.value, read.namespace, read.mps_daemon_priority_class),
+        "image": (read.image_name, read.image_pull_policy, read.image_pull_secrets),
+        "account": read.service_account_name,
     } == {
         "driver_root": "/run/nvidia/driver",
         "cdi_root": "/var/cdi",
@@ -278,7 +286,21 @@ def test_driver_reads_what_the_values_say() -> None:
         "share_memory": "even",
         "verbosity": 6,
         "pod_uid": True,
+        "mps": ("deployment", helm.NAMESPACE, "high"),
+        "image": ("localhost/driver:v9", "Always", ("first", "second")),
+        "account": "gpus-dra-driver-gpu-service-account-kubeletplugin",
     }
+
+
+def test_driver_starts_with_the_gate_of_mps_and_nothing_else_said() -> None:
+    read = loaded({"featureGates": {"MPSSupport": True}})
+    assert (read.mps_launcher.value, read.image_name) == ("deployment", f"localhost/dra-driver-gpu:v{__version__}")
+    assert read.mps_daemon_priority_class == "system-node-critical"
+
+
+def test_driver_that_runs_mps_daemons_itself_is_told_no_image() -> None:
+    read = loaded({"featureGates": {"MPSSupport": True}, "mps": {"launcher": "process"}})
+    assert (read.mps_launcher.value, read.image_name) == ("process", "")
 
 
 def test_metrics_that_are_off_are_off_in_the_driver() -> None:
@@ -323,6 +345,13 @@ def test_notes_say_how_to_see_that_the_webhook_serves() -> None:
     assert "the webhook serves once its Secret gpus-dra-driver-gpu-webhook-tls is there" in text
     assert "rollout status deployment/gpus-dra-driver-gpu-webhook" in text
     assert "webhook" not in helm.notes()
+
+
+def test_notes_say_that_mps_daemons_are_privileged_pods_and_how_to_see_them() -> None:
+    text = helm.notes({"featureGates": {"MPSSupport": True}})
+    assert "MPS control daemons are privileged pods in this namespace: Pod Security" in text
+    assert "get deployments,pods -l app.kubernetes.io/component=mps-control-daemon" in text
+    assert "MPS" not in helm.notes()
 
 
 def test_notes_say_that_nothing_was_installed_when_gpus_are_off() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from dra_driver import features
-from dra_driver.features import Scope, closest, is_built, parse_gates
+from dra_driver.features import Scope, closest, parse_gates
 from dra_driver.model.errors import SettingError
 
 
@@ -156,7 +156,7 @@ def test_all_beta_off_switches_beta_gates_off():
 def test_gates_that_this_version_does_not_act_on_are_told():
     gates = parse_gates("MPSSupport=true,DeviceMetadata=false,DRAListTypeAttributes=true,TimeSlicingSettings=true")
 
-    assert gates.not_implemented == ("DRAListTypeAttributes", "MPSSupport")
+    assert gates.not_implemented == ("DRAListTypeAttributes",)
 
 
 @pytest.mark.parametrize("text", ["HostManagedIMEXDaemon=true", "CrashOnNVLinkFabricErrors=true", ""])
@@ -175,10 +175,9 @@ def test_asking_for_a_gate_that_does_not_exist_is_a_programming_error():
         assert "TimeSlicing" not in parse_gates("")
 
 
-def test_time_slicing_and_shares_are_built():
-    assert is_built("TimeSlicingSettings")
+def test_time_slicing_mps_and_shares_are_built():
     built = {gate.name for gate in features.GATES if gate.scope is Scope.BUILT}
-    assert built == {"TimeSlicingSettings", "ConsumableShares"}
+    assert built == {"TimeSlicingSettings", "MPSSupport", "ConsumableShares"}
 
 
 def test_closest_gives_none_for_a_word_that_is_like_none():

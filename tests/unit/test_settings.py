@@ -11,6 +11,7 @@ from dra_driver.settings import (
     Endpoint,
     GpuControlMode,
     LoggingFormat,
+    MpsLauncher,
     Settings,
     add_options,
     load,
@@ -97,6 +98,8 @@ def test_no_flag_and_no_environment_name_is_used_twice():
         ("--image-pull-secrets", "IMAGE_PULL_SECRETS"),
         ("--image-pull-policy", "IMAGE_PULL_POLICY"),
         ("--service-account-name", "SERVICE_ACCOUNT_NAME"),
+        ("--mps-launcher", "MPS_LAUNCHER"),
+        ("--mps-daemon-priority-class", "MPS_DAEMON_PRIORITY_CLASS"),
         ("--kubelet-registrar-directory-path", "KUBELET_REGISTRAR_DIRECTORY_PATH"),
         ("--kubelet-plugins-directory-path", "KUBELET_PLUGINS_DIRECTORY_PATH"),
         ("--healthcheck-port", "HEALTHCHECK_PORT"),
@@ -402,6 +405,8 @@ def test_exclusive_gates_end_the_start_naming_both():
         ("--gpu-tool-timeout", "", "must be a number of seconds"),
         ("--metrics-path", "metrics", "must begin with '/'"),
         ("-v", "high", "must be a whole number"),
+        ("--mps-launcher", "pod", "must be deployment or process"),
+        ("--image-pull-policy", "always", "must be Always, IfNotPresent or Never"),
     ],
 )
 def test_bad_values_are_refused_with_the_valid_ones(flag, value, valid):
@@ -423,6 +428,38 @@ def test_xids_keep_what_is_a_number():
 @pytest.mark.parametrize("text", ["a,b", "a b", " a, b,"])
 def test_pull_secrets_are_separated_by_commas_or_blanks(text):
     assert read(f"--image-pull-secrets={text}").image_pull_secrets == ("a", "b")
+
+
+def test_mps_control_daemons_are_run_by_deployments_unless_told_otherwise():
+    assert read().mps_launcher is MpsLauncher.DEPLOYMENT
+    assert read("--mps-launcher=process").mps_launcher is MpsLauncher.PROCESS
+
+
+def test_gate_of_mps_without_an_image_is_refused_naming_both_and_the_ways_out():
+    message = error_of("--feature-gates=MPSSupport=true")
+
+    assert "feature gate MPSSupport with --mps-launcher=deployment requires --image-name" in message
+    assert "set --mps-launcher=process" in message
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--image-name=localhost/driver:v1",),
+        ("--mps-launcher=process",),
+        ("--feature-gates=MPSSupport=false",),
+    ],
+)
+def test_image_is_needed_only_for_the_gate_of_mps_with_deployments(flags):
+    assert read("--feature-gates=MPSSupport=true", *flags)
+
+
+def test_command_that_starts_no_daemon_needs_no_image():
+    parser = argparse.ArgumentParser()
+    add_options(parser, only={"gates"})
+    options = parser.parse_args(["--feature-gates=MPSSupport=true"])
+
+    assert "MPSSupport" in load(options, {}, only={"gates"}).gates
 
 
 @pytest.mark.parametrize("flags", [("-v", "6"), ("-v=6",), ("-v6",), ("--v=6",)])

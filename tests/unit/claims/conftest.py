@@ -6,17 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.claims.daemons import ClaimDaemons
 from dra_driver.claims.gpu_steps import GpuSteps
 from dra_driver.claims.lifecycle import ClaimLifecycle, Edges
-from dra_driver.claims.locks import ProcessTurn
+from dra_driver.claims.locks import ClaimLocks, ProcessTurn
+from dra_driver.claims.orphans import Orphans
 from dra_driver.claims.store import Store
 from dra_driver.model.claims import ClaimRef
 from dra_driver.model.devices import Inventory
 from dra_driver.sharing.memory_limits import NO_EVEN_PARTS, LimitTerms
+from dra_driver.sharing.mps import MpsStrategy
 from dra_driver.sharing.strategy import Strategies
 from dra_driver.sharing.time_slicing import TimeSlicingStrategy
 from tests.builders import NODE, claim_ref, make_inventory, resource_claim
-from tests.fakes.node import FakeCdi, FakeClaims, FakeClasses, FakeControl, FakeEvents
+from tests.fakes.node import FakeCdi, FakeClaims, FakeClasses, FakeControl, FakeEvents, FakeMpsDaemons
 
 
 @dataclass
@@ -29,7 +32,8 @@ class Node:
     control: FakeControl = field(default_factory=FakeControl)
     events: FakeEvents = field(default_factory=FakeEvents)
     inventory: Inventory = field(default_factory=make_inventory)
-    strategies: Strategies = field(default_factory=lambda: {"TimeSlicing": TimeSlicingStrategy()})
+    strategies: Strategies = field(default_factory=lambda: {"TimeSlicing": TimeSlicingStrategy(), "MPS": MpsStrategy()})
+    mps: FakeMpsDaemons = field(default_factory=FakeMpsDaemons)
     observe_only: bool = False
     max_clients: int = 48
     classes: FakeClasses = field(default_factory=FakeClasses)
@@ -45,13 +49,16 @@ class Node:
             cdi=self.cdi,
             store=self.store,
             steps=GpuSteps(self.control, self.store, self.observe_only),
+            daemons=ClaimDaemons(self.mps),
             events=self.events,
             inventory=lambda: self.inventory,
             classes=self.classes,
             limit_terms=self.limit_terms,
             watch_memory=lambda: self.watched.append("woken"),
         )
-        self.lifecycle = ClaimLifecycle(self.edges, self.strategies, NODE, self.turn, self.max_clients)
+        self.locks = ClaimLocks(self.turn)
+        self.lifecycle = ClaimLifecycle(self.edges, self.strategies, NODE, self.locks, self.max_clients)
+        self.orphans = Orphans(self.edges, self.locks)
 
     def stop(self) -> None:
         """Stop it."""

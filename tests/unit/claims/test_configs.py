@@ -113,7 +113,7 @@ def test_gate_off_gives_the_text_of_the_eks_guide_then_the_remedy():
 
 
 def test_gate_off_names_the_gate_of_mps():
-    with pytest.raises(BadConfig, match="unknown GPU sharing strategy: MPS; its feature gate MPSSupport has no"):
+    with pytest.raises(BadConfig, match="unknown GPU sharing strategy: MPS; set the feature gate MPSSupport=true"):
         slices([config_entry(gpu_config({"strategy": "MPS"}))])
 
 

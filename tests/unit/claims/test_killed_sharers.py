@@ -92,8 +92,7 @@ class Life:
                 return False
         node = self.node
         node.restart()
-        lifecycle = node.lifecycle
-        Rebuild(node.edges, NODE, node.strategies, lifecycle.adopt, lifecycle.discard).run(node.inventory.devices)
+        Rebuild(node.edges, NODE, node.strategies, node.orphans.adopt, node.orphans.discard).run(node.inventory.devices)
         return True
 
 

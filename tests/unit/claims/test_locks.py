@@ -1,6 +1,7 @@
 """Locks by name, and turns between processes."""
 
 import threading
+from contextlib import ExitStack
 
 import pytest
 
@@ -110,3 +111,36 @@ def test_a_busy_process_lets_no_call_join_while_another_process_waits(tmp_path):
     assert not busy.taken
     busy.close()
     waiting.close()
+
+
+def test_a_paused_turn_can_be_had_by_another_process(tmp_path):
+    one, other = ProcessTurn(tmp_path / "turn.lock"), ProcessTurn(tmp_path / "turn.lock")
+    with one.take() as turn:
+        with turn.paused():
+            assert not one.taken
+            with other.take():
+                assert other.taken
+        assert one.taken
+        assert turn.held
+    assert not one.taken
+
+
+def test_a_turn_that_is_not_had_again_after_a_pause_is_not_given_back_twice(tmp_path):
+    one, other = ProcessTurn(tmp_path / "turn.lock", 0.05), ProcessTurn(tmp_path / "turn.lock", 0.05)
+    with ExitStack() as stack:
+        turn = stack.enter_context(one.take())
+        with pytest.raises(LockTimeout), turn.paused():
+            stack.enter_context(other.take())
+        assert not turn.held
+    assert not one.taken
+    assert not other.taken
+    with one.take():
+        assert one.taken
+
+
+def test_a_pause_of_one_call_leaves_the_turn_with_the_others(tmp_path):
+    turn = ProcessTurn(tmp_path / "turn.lock")
+    with turn.take(), turn.take() as second:
+        with second.paused():
+            assert turn.taken
+        assert turn.taken

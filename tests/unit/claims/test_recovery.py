@@ -25,7 +25,7 @@ def boot_id(tmp_path):
 
 
 def recovery(node):
-    return Rebuild(node.edges, NODE, node.strategies, node.lifecycle.adopt, node.lifecycle.discard)
+    return Rebuild(node.edges, NODE, node.strategies, node.orphans.adopt, node.orphans.discard)
 
 
 def rebuild(node):

@@ -307,22 +307,45 @@ def test_bad_gates_are_wrong_usage(capsys, tmp_path):
     assert "did you mean TimeSlicingSettings?" in capsys.readouterr().err
 
 
-def test_mps_is_noted_as_not_served(check):
-    text = CLAIM[: CLAIM.index("            timeSlicingConfig")].replace("TimeSlicing", "MPS")
+MPS = CLAIM[: CLAIM.index("            timeSlicingConfig")].replace("TimeSlicing", "MPS")
 
-    code, found = check(text)
+
+def test_mps_is_noted_to_need_its_gate(check):
+    code, found = check(MPS)
 
     assert (code, only(found)[1]) == (0, "note")
-    assert "does not serve strategy MPS" in only(found)[3]
+    assert "needs the driver's feature gate MPSSupport=true" in only(found)[3]
 
 
-def test_mps_is_a_problem_in_the_words_of_the_event_when_gates_are_known(check):
-    text = CLAIM[: CLAIM.index("            timeSlicingConfig")].replace("TimeSlicing", "MPS")
-
-    code, found = check(text, "--feature-gates", "MPSSupport=true")
+def test_mps_is_a_problem_in_the_words_of_the_event_when_its_gate_is_off(check):
+    code, found = check(MPS, "--feature-gates", "TimeSlicingSettings=true")
 
     assert code == 1
     assert only(found)[3].startswith("error validating GPU config: unknown GPU sharing strategy: MPS; ")
+    assert "MPSSupport=true" in only(found)[3]
+
+
+def test_mps_is_fine_where_its_gate_is_on(check):
+    assert check(MPS, "--feature-gates", "MPSSupport=true") == (0, [])
+
+
+def test_two_daemons_for_one_claim_are_noted(check):
+    request = MPS[MPS.index("    - name: gpu") : MPS.index("    config:")]
+    entry = MPS[MPS.index("    - requests: [gpu]") :]
+    text = MPS.replace(request, request + request.replace("gpu\n", "other\n", 1)) + entry.replace("[gpu]", "[other]")
+
+    code, found = check(text, "--feature-gates", "MPSSupport=true")
+
+    assert code == 0
+    assert "an MPS control daemon of its own beside that of config[0]" in only(found)[3]
+
+
+def test_mps_config_that_has_no_effect_has_no_daemon(check):
+    entry = MPS[MPS.index("    - requests: [gpu]") :]
+
+    _, found = check(MPS + entry, "--feature-gates", "MPSSupport=true")
+
+    assert "has no effect: config[1]" in only(found)[3]
 
 
 def test_a_device_class_is_checked(check):

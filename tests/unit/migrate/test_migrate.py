@@ -174,7 +174,7 @@ def test_mps_needs_a_decision_and_is_never_silently_no_sharing(migrate: Migrate)
     config = sharing(gpus(4), block="mps")
     made = migrate(config)
     assert made.code == 1
-    assert "MPS is not mapped: keep these nodes on the device plugin" in made.printed
+    assert "MPS is not mapped, since it is for one claim" in made.printed
     assert "consumableShares" not in made.values
 
 

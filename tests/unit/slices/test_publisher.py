@@ -10,7 +10,7 @@ from dra_driver.ports import Json
 from dra_driver.sharing.shares import ConsumableShares
 from dra_driver.slices.build import PoolSlice, build_slices
 from dra_driver.slices.pacing import Timing
-from dra_driver.slices.publisher import SlicePublisher
+from dra_driver.slices.publisher import Role, SlicePublisher
 from tests.fakes.cluster import FakeEvents, FakeNode, FakeReadiness, FakeSliceStore
 from tests.unit.slices.devices import DRIVER, gpu
 
@@ -41,9 +41,9 @@ class Node:
     readiness: FakeReadiness = field(default_factory=FakeReadiness)
     running: list[SlicePublisher] = field(default_factory=list)
 
-    def start(self, timing: Timing = QUICK, hold: Callable[[], bool] | None = None) -> SlicePublisher:
+    def start(self, timing: Timing = QUICK, role: Callable[[], Role] = lambda: Role.WRITES) -> SlicePublisher:
         publisher = SlicePublisher(
-            self.store, self.node, "node-1", self.events, self.readiness, hold=hold, timing=timing
+            self.store, self.node, "node-1", self.events, self.readiness, role=role, timing=timing
         )
         publisher.start()
         self.running.append(publisher)
@@ -320,7 +320,7 @@ def test_version_too_old_leads_to_a_new_list(node: Node) -> None:
 
 
 def test_publisher_on_hold_asks_nothing_and_writes_nothing(node: Node) -> None:
-    publisher = node.start(hold=lambda: False)
+    publisher = node.start(role=lambda: Role.STANDS_BY)
     publisher.publish(pool(0))
     assert publisher.wait(5.0)
     threading.Event().wait(0.05)
@@ -328,14 +328,14 @@ def test_publisher_on_hold_asks_nothing_and_writes_nothing(node: Node) -> None:
 
 
 def test_publisher_on_hold_counts_as_ready(node: Node) -> None:
-    publisher = node.start(hold=lambda: False)
+    publisher = node.start(role=lambda: Role.STANDS_BY)
     publisher.publish(pool(0))
     until(lambda: node.ready() == (True, "standing by: another instance of the driver publishes"))
 
 
 def test_publisher_takes_over_when_it_may(node: Node) -> None:
     may = threading.Event()
-    node.start(hold=may.is_set).publish(pool(0))
+    node.start(role=lambda: Role.WRITES if may.is_set() else Role.STANDS_BY).publish(pool(0))
     may.set()
     until(lambda: node.names() == ["gpu-0"])
 
@@ -343,13 +343,69 @@ def test_publisher_takes_over_when_it_may(node: Node) -> None:
 def test_publisher_that_is_put_on_hold_repairs_nothing(node: Node) -> None:
     may = threading.Event()
     may.set()
-    publisher = node.start(hold=may.is_set)
+    publisher = node.start(role=lambda: Role.WRITES if may.is_set() else Role.STANDS_BY)
     publisher.publish(pool(0))
     until(lambda: "watch" in node.store.calls)
     may.clear()
     node.store.remove_all()
     until(lambda: node.ready()[1].startswith("standing by"))
     assert node.names() == []
+
+
+@pytest.fixture
+def beside(node: Node) -> threading.Event:
+    """Set: another driver of this name is here. The publisher has published gpu-0 and gpu-1 and watches."""
+    other = threading.Event()
+    publisher = node.start(role=lambda: Role.STANDS_ASIDE if other.is_set() else Role.WRITES)
+    publisher.publish(pool(0, 1))
+    until(lambda: "watch" in node.store.calls)
+    return other
+
+
+def test_publisher_that_stands_aside_deletes_what_it_has_published(node: Node, beside: threading.Event) -> None:
+    beside.set()
+    node.running[0].publish(pool())
+    until(lambda: node.ready() == (True, "nothing is published beside another driver"))
+    assert node.store.objects == []
+
+
+def test_publisher_that_stands_aside_leaves_slices_that_another_has_taken_over(
+    node: Node, beside: threading.Event
+) -> None:
+    beside.set()
+    (item,) = node.store.objects
+    item["spec"]["devices"] = item["spec"]["devices"][:1]
+    taken_over = node.store.replace(item)
+    node.running[0].publish(pool())
+    until(lambda: node.ready()[1].startswith("nothing is published"))
+    assert node.store.objects == [taken_over]
+    node.store.replace({**taken_over, "spec": {**taken_over["spec"], "devices": []}})
+    threading.Event().wait(0.05)
+    assert node.names() == []
+
+
+def test_publisher_that_starts_aside_leaves_all_slices_alone(node: Node) -> None:
+    node.published(0).stop()
+    before = node.store.objects
+    node.start(role=lambda: Role.STANDS_ASIDE).publish(pool())
+    until(lambda: node.ready()[1].startswith("nothing is published"))
+    assert node.store.objects == before
+
+
+def test_publisher_publishes_again_when_the_other_driver_has_left(node: Node, beside: threading.Event) -> None:
+    beside.set()
+    node.running[0].publish(pool())
+    until(lambda: node.store.objects == [])
+    beside.clear()
+    node.running[0].publish(pool(0))
+    until(lambda: node.names() == ["gpu-0"])
+
+
+def test_withdrawing_is_tried_again_when_the_api_server_is_away(node: Node, beside: threading.Event) -> None:
+    node.store.failures["delete"] = [ApiError("away", 503), ApiError("away", 503)]
+    beside.set()
+    node.running[0].publish(pool())
+    until(lambda: node.store.objects == [])
 
 
 def test_endless_fight_over_the_slices_is_told_once_and_named(node: Node) -> None:

@@ -78,6 +78,31 @@ resource.k8s.io/v1beta1
 {{- if eq (toString $gate) "true" -}}true{{- end -}}
 {{- end -}}
 
+{{/* a,b of a list of {name: a}, {name: b}. */}}
+{{- define "dra-driver-gpu.names" -}}
+{{- $names := list -}}
+{{- range . -}}{{- $names = append $names .name -}}{{- end -}}
+{{- join "," $names -}}
+{{- end -}}
+
+{{/* "true" when MPS control daemons are to be Deployments. */}}
+{{- define "dra-driver-gpu.mps.deployments" -}}
+{{- if and (include "dra-driver-gpu.gateOn" (list . "MPSSupport")) (eq .Values.mps.launcher "deployment") -}}true{{- end -}}
+{{- end -}}
+
+{{/* "true" when they are, or when some of before are still there, which the driver then has to end. */}}
+{{- define "dra-driver-gpu.mps.rights" -}}
+{{- $found := include "dra-driver-gpu.mps.deployments" . -}}
+{{- if not $found -}}
+{{- range (lookup "apps/v1" "Deployment" (include "dra-driver-gpu.namespace" .) "").items -}}
+{{- if eq (get (.metadata.labels | default dict) "app.kubernetes.io/component") "mps-control-daemon" -}}
+{{- $found = "true" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $found -}}
+{{- end -}}
+
 {{/* The HTTP endpoint's port if the kubelet can reach it from outside the pod, else nothing. */}}
 {{- define "dra-driver-gpu.httpPort" -}}
 {{- $endpoint := .Values.kubeletPlugin.metrics.gpuHttpEndpoint | default "" -}}

@@ -1,0 +1,192 @@
+"""Field cases on MPS: the whole driver, with daemons as processes of this node."""
+
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from dra_driver.devices.driver_tree import STATE
+from dra_driver.sharing.mps import daemon_id
+from dra_driver_api.kubelet import dra_pb2
+from tests.builders import config_entry, gpu_config, result, time_slicing
+from tests.cases.driver import U0, U1, Driver, nothing_left
+
+GATES: Final = "TimeSlicingSettings=true,MPSSupport=true"
+LONG: Final = config_entry(time_slicing("Long"))
+CONTROL: Final = "usr/bin/nvidia-cuda-mps-control"
+
+
+def mps(**config: Any) -> dict[str, Any]:
+    return config_entry(gpu_config({"strategy": "MPS", "mpsConfig": config}))
+
+
+@pytest.fixture
+def served(stopped: Driver) -> Driver:
+    """Running, with MPS by processes."""
+    stopped.gates = GATES
+    stopped.start("--mps-launcher=process")
+    return stopped
+
+
+def folder(driver: Driver, claim: dra_pb2.Claim, *uuids: str) -> Path:
+    return driver.plugin / "mps" / daemon_id(claim.uid, uuids or (U0,))
+
+
+def compute_mode(driver: Driver, uuid: str) -> str:
+    return (driver.tree / STATE / uuid / "compute_mode").read_text().strip()
+
+
+def ask(driver: Driver, pipe: Path, line: str) -> str:
+    """What a client's container would be told through this pipe directory."""
+    finished = subprocess.run(
+        [driver.tree / CONTROL],
+        input=f"{line}\n",
+        capture_output=True,
+        text=True,
+        env={"CUDA_MPS_PIPE_DIRECTORY": str(pipe)},
+        timeout=10,
+        check=False,
+    )
+    return (finished.stdout + finished.stderr).strip()
+
+
+def assert_clean(driver: Driver) -> None:
+    assert nothing_left(driver)
+    assert list((driver.plugin / "mps").iterdir()) == []
+    assert [compute_mode(driver, uuid) for uuid in (U0, U1)] == ["Default"] * 2
+
+
+def test_57_no_limit_is_made_up_and_those_that_were_asked_for_are_set(served: Driver) -> None:
+    plain = served.claim("plain", [result()], mps())
+    served.prepare(plain)
+    pipe = folder(served, plain) / "pipe"
+    assert ask(served, pipe, "get_default_active_thread_percentage") == "100.0"
+    assert ask(served, pipe, f"get_default_device_pinned_mem_limit {U0}") == ""
+    limited = served.claim(
+        "limited", [result("gpu-1")], mps(defaultActiveThreadPercentage=25, defaultPinnedDeviceMemoryLimit="2Gi")
+    )
+    served.prepare(limited)
+    pipe = folder(served, limited, U1) / "pipe"
+    assert ask(served, pipe, "get_default_active_thread_percentage") == "25.0"
+    assert ask(served, pipe, f"get_default_device_pinned_mem_limit {U1}") == "2G"
+    assert served.unprepare(plain, limited) == ["", ""]
+    assert_clean(served)
+
+
+def test_container_gets_pipe_and_memory_of_its_own_claim(served: Driver) -> None:
+    claim, other = served.claim("one", [result()], mps()), served.claim("other", [result("gpu-1")])
+    served.prepare(claim)
+    served.prepare(other)
+    (device,) = served.spec(claim)["devices"]
+    edits, at = device["containerEdits"], folder(served, claim)
+    assert edits["env"] == ["CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps"]
+    assert edits["mounts"] == [
+        {"hostPath": str(at / part), "containerPath": path, "options": ["rw", "nosuid", "nodev", "bind"]}
+        for part, path in (("shm", "/dev/shm"), ("pipe", "/tmp/nvidia-mps"))
+    ]
+    assert "mps" not in str(served.spec(other)["devices"])
+    assert compute_mode(served, U0) == "Exclusive_Process"
+    assert compute_mode(served, U1) == "Default"
+    assert (at.parent.stat().st_mode & 0o777, (at / "pipe").stat().st_mode & 0o777) == (0o700, 0o755)
+    assert served.unprepare(claim, other) == ["", ""]
+    assert_clean(served)
+
+
+def test_54_driver_root_without_the_program_says_which_path_is_missing(served: Driver) -> None:
+    (served.tree / CONTROL).unlink()
+    claim = served.claim("one", [result()], mps())
+    why = served.refusal(claim)
+    assert "nvidia-cuda-mps-control is not there" in why
+    assert str(served.tree) in why
+    assert compute_mode(served, U0) == "Default"
+    assert nothing_left(served)
+    assert not (served.plugin / "mps").exists()
+
+
+def test_54_driver_root_needs_neither_shell_nor_shared_memory(served: Driver) -> None:
+    assert not (served.tree / "bin/sh").exists()
+    assert not (served.tree / "usr/bin/sh").exists()
+    assert not (served.tree / "dev/shm").exists()
+    served.prepare(served.claim("one", [result()], mps()))
+
+
+def test_56_shares_and_mps_are_refused_before_anything_is_done(stopped: Driver) -> None:
+    stopped.gates = f"{GATES},ConsumableShares=true"
+    stopped.start("--mps-launcher=process", "--consumable-shares=4")
+    share = result(shareID="one", consumedCapacity={"shares": "1", "memory": "0"})
+    claim = stopped.claim("one", [share], mps())
+    assert "MPS sharing is not supported when consumable shares is enabled" in stopped.refusal(claim)
+    assert compute_mode(stopped, U0) == "Default"
+    assert nothing_left(stopped)
+    assert not (stopped.plugin / "mps").exists()
+
+
+def test_gate_off_names_the_gate(driver: Driver) -> None:
+    claim = driver.claim("one", [result()], mps())
+    assert "set the feature gate MPSSupport=true on the driver" in driver.refusal(claim)
+    assert nothing_left(driver)
+
+
+@pytest.mark.parametrize(("first", "second"), [(mps(), LONG), (LONG, mps())])
+def test_time_slicing_and_mps_by_hand_on_one_card(served: Driver, first: Any, second: Any) -> None:
+    holder, late = served.claim("holder", [result()], first), served.claim("late", [result()], second)
+    served.prepare(holder)
+    before = (compute_mode(served, U0), served.time_slice(U0))
+    why = served.refusal(late)
+    assert "default/holder" in why
+    assert "never both on one GPU" in why
+    assert (compute_mode(served, U0), served.time_slice(U0)) == before
+    assert served.unprepare(holder) == [""]
+    served.prepare(late)
+    assert served.unprepare(late) == [""]
+    assert_clean(served)
+
+
+def test_gate_that_is_switched_off_leaves_live_daemons_and_ends_them_with_their_claims(served: Driver) -> None:
+    claim = served.claim("one", [result()], mps())
+    served.prepare(claim)
+    served.stop()
+    served.gates = "TimeSlicingSettings=true"
+    served.start()
+    assert ask(served, folder(served, claim) / "pipe", "get_server_list") == ""
+    assert served.unprepare(claim) == [""]
+    assert_clean(served)
+
+
+def test_restarted_driver_finds_its_daemons_serving(served: Driver) -> None:
+    claim = served.claim("one", [result()], mps())
+    served.prepare(claim)
+    pipe = folder(served, claim) / "pipe"
+    before = (pipe / "nvidia-cuda-mps-control.pid").read_text()
+    served.stop()
+    served.start("--mps-launcher=process")
+    served.prepare(claim)
+    assert (pipe / "nvidia-cuda-mps-control.pid").read_text() == before
+    assert served.unprepare(claim) == [""]
+    assert_clean(served)
+
+
+def test_daemon_of_a_claim_that_nobody_remembers_is_ended(served: Driver) -> None:
+    claim = served.claim("one", [result()], mps())
+    served.prepare(claim)
+    served.stop()
+    served.delete(claim)
+    for path in (*served.plugin.glob("state.db*"), *served.cdi.iterdir()):
+        path.unlink()
+    served.start("--mps-launcher=process")
+    served.wait_for(lambda: not list((served.plugin / "mps").iterdir()))
+    served.wait_for(lambda: compute_mode(served, U0) == "Default")
+
+
+def test_reboot_forgets_a_daemon_and_the_claim_is_served_again(served: Driver) -> None:
+    claim = served.claim("one", [result()], mps())
+    served.prepare(claim)
+    served.stop()
+    boot_id = served.tree / STATE / "boot_id"
+    boot_id.write_text("another\n")
+    served.start("--mps-launcher=process")
+    served.prepare(claim)
+    assert ask(served, folder(served, claim) / "pipe", "get_default_active_thread_percentage") == "100.0"
+    assert served.unprepare(claim) == [""]
+    assert_clean(served)
