@@ -49,7 +49,7 @@ from dra_driver.observe.memory_watch import MemoryWatch, Sources
 from dra_driver.observe.metrics import PrometheusRecorder
 from dra_driver.observe.readiness import Conditions, Liveness
 from dra_driver.settings import DevicePluginConflict, GpuControlMode, LoggingFormat, Settings
-from dra_driver.shared_devices import KnownShares, profile_reader
+from dra_driver.shared_devices import KnownShares, LastingProfile
 from dra_driver.sharing.memory_limits import LimitTerms
 from dra_driver.sharing.mps import MpsStrategy
 from dra_driver.sharing.profile import Terms
@@ -125,7 +125,7 @@ class App:
     def __init__(self, settings: Settings) -> None:
         """Raises SettingError, StateError or another DriverError for what only a person can mend."""
         self._settings = settings
-        self._read_profile = profile_reader(settings)
+        self._profile = LastingProfile(settings)
         node = settings.node_name
         self.conditions = Conditions(("devices", "registration", "slices"))
         self._liveness = Liveness()
@@ -238,7 +238,8 @@ class App:
 
     def _make_profiles(self) -> Profiles:
         terms = Terms(default=self._settings.consumable_shares, max_clients=self._settings.max_clients_per_gpu)
-        return Profiles(terms, self._read_profile, self._node.labels)
+        self._profile.keep_in(self._store)
+        return Profiles(terms, self._profile.read, self._node.labels)
 
     def _health_server(self) -> "HealthServer | None":
         if self._settings.healthcheck_port < 0:

@@ -46,6 +46,11 @@ class ProfileFile:
             raise self._found
         return self._found
 
+    @property
+    def text(self) -> str:
+        """What the last profile that ``read`` returned was written as."""
+        return "" if self._content is None else self._content.decode("utf-8-sig")
+
     def _read(self) -> bytes:
         # Without O_NONBLOCK a FIFO would be waited for, and with it all that looks after the GPUs.
         with open(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:

@@ -345,6 +345,24 @@ def test_wrong_profile_leaves_the_last_one_and_is_told(sharing: Driver) -> None:
     assert sharing.condition("sharing")["ok"]
 
 
+@pytest.mark.parametrize("gone", [False, True], ids=["wrong", "no file"])
+def test_driver_that_starts_anew_with_a_wrong_profile_goes_on_with_the_last_one(sharing: Driver, gone: bool) -> None:
+    sharing.start()
+    wait_shares(sharing, {"gpu-0": "4", "gpu-1": "whole"})
+    write(sharing, "4", more="maxPerClam: 1")
+    if gone:
+        (sharing.directory / "profile.yaml").unlink()
+    for _ in range(2):
+        sharing.restart()
+        assert shares(sharing) == {"gpu-0": "4", "gpu-1": "whole"}
+        sharing.wait_for(lambda: not sharing.condition("sharing")["ok"])
+        said = "cannot be read" if gone else "rules[0].maxPerClam is not known"
+        assert said in sharing.condition("sharing")["message"]
+    write(sharing, "3", more="maxPerClaim: 1")
+    wait_shares(sharing, {"gpu-0": "3", "gpu-1": "whole"})
+    assert sharing.condition("sharing")["ok"]
+
+
 def test_profile_file_that_becomes_something_to_wait_for_stops_nothing(sharing: Driver) -> None:
     sharing.start()
     path = sharing.directory / "profile.yaml"
@@ -498,7 +516,7 @@ def test_profile_by_node_labels_follows_this_node(sharing: Driver) -> None:
     ],
     ids=["wrong rule", "no file"],
 )
-def test_wrong_profile_ends_the_start(stopped: Driver, content: str | None, said: str) -> None:
+def test_wrong_profile_ends_the_first_start(stopped: Driver, content: str | None, said: str) -> None:
     stopped.gates, path = GATES, stopped.directory / "profile.yaml"
     if content:
         path.write_text(content)
