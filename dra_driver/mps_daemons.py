@@ -66,7 +66,13 @@ class NodeMpsDaemons:
 
     def present(self) -> Sequence[MpsDaemon]:
         """See ports.MpsDaemons. Where the gate is off, those that have a folder: the right to look may be gone."""
-        return self._get().present() if self._wanted or self._root.is_dir() else ()
+        return self._get().present() if self._wanted or self._has_folders() else ()
+
+    def _has_folders(self) -> bool:
+        try:
+            return any(self._root.iterdir())
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Start nothing again. Daemons go on, as do the pods that they serve."""

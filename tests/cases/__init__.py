@@ -29,6 +29,10 @@ shown elsewhere is not repeated here.
     47  driver not under /                    test_cdi_files; unit/cdi/test_layout (eight kinds of hosts)
     49  MIG devices of an admin               test_slices; only read, never made or removed
     51  MIG layout that changes               test_slices; unit/claims/test_lifecycle (card held meanwhile)
+    52  missing rights for MPS                e2e/test_mps; unit/test_chart_rights; unit/mps/test_deployment
+    54  MPS without a shell                   test_mps; unit/mps/test_tool
+    56  MPS together with shares              test_mps; unit/claims/test_mps
+    57  MPS limits that nobody asked for      test_mps; unit/claims/test_mps
     58  template or shared claim              test_time_slice; demo/test_demo, scenes a, c; unit/simulator/test_examples
     61  first sharer to leave                 test_time_slice
     64  from a claim's device to its UUID     test_slices
@@ -42,5 +46,5 @@ shown elsewhere is not repeated here.
 
 Elsewhere: 59 (shares) in test_shares, e2e/test_shares; 68 in e2e/test_chart; 75, 76, 79 in e2e/test_node_manifests and
 test_karpenter_core; 83 in unit/migrate; 92 (webhook) in unit/webhook and e2e/test_webhook.
-Waiting, for what is not built yet: 52, 54, 56, 57 (MPS), 49 with DynamicMIG on. 36, 64 and 93 are guides.
+Waiting, for what is not built yet: 49 with DynamicMIG on. 36, 64 and 93 are guides.
 """
