@@ -16,6 +16,7 @@ from dra_driver.model.mps import MpsDaemon
 from dra_driver.mps import waiting
 from dra_driver.mps.folders import Folder
 from dra_driver.mps.manifest import (
+    DESCRIPTION,
     DaemonPods,
     HostFolders,
     deployment,
@@ -37,6 +38,7 @@ _NO_LOOK: Final = (403, 404)
 """Statuses of a list that is not for us, or of an API server without such objects, as a simulated one."""
 
 _OVER: Final = ("Succeeded", "Failed")
+_SHOWN: Final = 300
 
 
 class DeploymentLauncher:
@@ -66,7 +68,6 @@ class DeploymentLauncher:
         self._wanted = wanted
         self._clock = clock
         self._pause = pause
-        self._told = False
 
     def launch(self, daemon: MpsDaemon, directory: Path) -> None:
         """See Launcher. Raises MpsStarting while an earlier Deployment of this daemon is still being deleted."""
@@ -111,9 +112,7 @@ class DeploymentLauncher:
         except ApiError as error:
             if self._wanted or error.status not in _NO_LOOK:
                 raise
-            if not self._told:
-                self._told = True
-                log.info("Deployments of earlier MPS daemons are not looked for: %s", error)
+            log.debug("Deployments of earlier MPS daemons are not looked for: %s", error)
             return ()
         described = [describes(each) for each in found if node_of(each) == node]
         return tuple(daemon for daemon in described if daemon is not None)
@@ -136,11 +135,12 @@ class DeploymentLauncher:
         found = self._api.get(name_of(daemon.id))
         if found is None or _metadata(found).get("deletionTimestamp"):
             raise MpsStarting(f"Deployment {called} of an earlier try is still being deleted")
-        here = self._pods.node_name
-        if describes(found) != daemon or node_of(found) != here:
+        if describes(found) != daemon or node_of(found) != self._pods.node_name:
+            said = (_metadata(found).get("annotations") or {}).get(DESCRIPTION)
             raise MpsError(
                 f"Deployment {called} is there already and is not the MPS daemon that is wanted on node "
-                f"{here}: it describes {describes(found)} on node {node_of(found)}. Delete it "
+                f"{self._pods.node_name}: it is on node {node_of(found)}, with annotation {DESCRIPTION}: "
+                f"{str(said)[:_SHOWN]}. Delete it "
                 f"(kubectl -n {self._api.namespace} delete deployment {name_of(daemon.id)})"
             )
 
