@@ -145,7 +145,7 @@ class Folder:
     def remove(self) -> None:
         """Take it away, daemon.json and the wish to end last: what is left by a kill still tells. Raises OSError."""
         last = (_DESCRIPTION, "stopping")
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for entry in sorted(
                 self.path.iterdir(), key=lambda entry: last.index(entry.name) if entry.name in last else -1
             ):

@@ -51,7 +51,7 @@ class KernelMounts:
             try:
                 _unmount(folder, _UMOUNT_NOFOLLOW)
             except OSError as error:
-                if error.errno in (errno.EINVAL, errno.ENOENT):
+                if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR):
                     return
                 if error.errno != errno.EBUSY:
                     raise

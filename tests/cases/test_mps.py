@@ -1,5 +1,6 @@
 """Field cases on MPS: the whole driver, with daemons as processes of this node."""
 
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +11,7 @@ from dra_driver.devices.driver_tree import STATE
 from dra_driver.sharing.mps import daemon_id
 from dra_driver_api.kubelet import dra_pb2
 from tests.builders import config_entry, gpu_config, result, time_slicing
-from tests.cases.driver import U0, U1, Driver, nothing_left
+from tests.cases.driver import U0, U1, Driver, cards, node, nothing_left
 
 GATES: Final = "TimeSlicingSettings=true,MPSSupport=true"
 LONG: Final = config_entry(time_slicing("Long"))
@@ -188,5 +189,113 @@ def test_reboot_forgets_a_daemon_and_the_claim_is_served_again(served: Driver) -
     served.start("--mps-launcher=process")
     served.prepare(claim)
     assert ask(served, folder(served, claim) / "pipe", "get_default_active_thread_percentage") == "100.0"
+    assert served.unprepare(claim) == [""]
+    assert_clean(served)
+
+
+def test_folder_that_cannot_be_made_names_it_and_leaves_nothing(served: Driver) -> None:
+    (served.plugin / "mps").write_text("in the way")
+    claim = served.claim("one", [result()], mps())
+    assert f"{served.plugin}/mps" in served.refusal(claim)
+    assert compute_mode(served, U0) == "Default"
+    assert nothing_left(served)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"id": 1}'])
+@pytest.mark.parametrize("restart", [False, True])
+def test_description_that_is_damaged_keeps_no_claim_from_ending(served: Driver, text: str, restart: bool) -> None:
+    claim = served.claim("one", [result()], mps())
+    served.prepare(claim)
+    (folder(served, claim) / "daemon.json").write_text(text)
+    if restart:
+        served.stop()
+        served.start("--mps-launcher=process")
+    assert served.unprepare(claim) == [""]
+    assert_clean(served)
+
+
+def test_folder_that_is_gone_keeps_no_claim_from_ending_and_is_made_again_for_one_that_stays(served: Driver) -> None:
+    claim = served.claim("one", [result()], mps())
+    served.prepare(claim)
+    shutil.rmtree(folder(served, claim))
+    served.prepare(claim)
+    assert ask(served, folder(served, claim) / "pipe", "get_server_list") == ""
+    shutil.rmtree(served.plugin / "mps")
+    assert served.unprepare(claim) == [""]
+    assert nothing_left(served)
+    assert compute_mode(served, U0) == "Default"
+
+
+@pytest.mark.parametrize("gone", [f"{U0}/gone", "not-loaded"])
+def test_pod_can_go_when_its_gpu_or_the_driver_has_gone(served: Driver, gone: str) -> None:
+    claim = served.claim("one", [result()], mps())
+    served.prepare(claim)
+    (served.tree / STATE / gone).write_text("")
+    served.rescan()
+    assert served.unprepare(claim) == [""]
+    assert nothing_left(served)
+    assert list((served.plugin / "mps").iterdir()) == []
+
+
+def test_other_launcher_since_serves_and_ends_what_the_first_has_started(served: Driver) -> None:
+    claim = served.claim("one", [result()], mps())
+    served.prepare(claim)
+    before = (folder(served, claim) / "ready").read_text()
+    served.stop()
+    served.start("--mps-launcher=deployment", "--image-name=example.com/driver:1")
+    served.prepare(claim)
+    assert (folder(served, claim) / "ready").read_text() == before
+    assert served.unprepare(claim) == [""]
+    assert_clean(served)
+
+
+def test_api_server_that_makes_no_deployments_is_told_and_nothing_is_left(stopped: Driver) -> None:
+    stopped.gates = GATES
+    stopped.start("--mps-launcher=deployment", "--image-name=example.com/driver:1")
+    claim = stopped.claim("one", [result()], mps())
+    assert "POST /apis/apps/v1/namespaces/default/deployments: HTTP 404" in stopped.refusal(claim)
+    assert_clean(stopped)
+    assert stopped.unprepare(claim) == [""]
+
+
+def test_each_mig_device_of_a_card_has_its_daemon(stopped: Driver) -> None:
+    stopped.gates = GATES
+    stopped.scenario = node(cards(U0, mig=[{"profile": "1g.18gb", "starts": list(range(7))}]), cards(U1))
+    stopped.start("--mps-launcher=process")
+    config = config_entry(gpu_config({"strategy": "MPS"}, "MigDeviceConfig"))
+    claims = [stopped.claim(f"mig-{start}", [result(f"gpu-0-mig-1g18gb-19-{start}")], config) for start in range(7)]
+    assert [answer.error for answer in stopped.call_prepare(*claims).values()] == [""] * 7
+    assert len(list((stopped.plugin / "mps").iterdir())) == 7
+    assert compute_mode(stopped, U0) == "Default"
+    assert stopped.unprepare(*claims) == [""] * 7
+    assert_clean(stopped)
+
+
+def test_instances_of_a_rolling_update_serve_and_end_each_others_daemons(served: Driver) -> None:
+    served.stop()
+    served.pod_uid = "a"
+    served.start("--mps-launcher=process")
+    claim = served.claim("one", [result()], mps())
+    served.prepare(claim)
+    before = (folder(served, claim) / "ready").read_text()
+    other = served.successor("b")
+    other.start("--mps-launcher=process", wait=False)
+    try:
+        other.wait_for(other.socket.exists)
+        other.prepare(claim)
+        served.stop()
+        other.prepare(claim)
+        assert (folder(served, claim) / "ready").read_text() == before
+        assert other.unprepare(claim) == [""]
+        assert_clean(other)
+    finally:
+        other.stop()
+
+
+def test_pod_can_go_without_the_api_server(served: Driver) -> None:
+    claim = served.claim("one", [result()], mps())
+    served.prepare(claim)
+    served.api.stop()
+    served.prepare(claim)
     assert served.unprepare(claim) == [""]
     assert_clean(served)
