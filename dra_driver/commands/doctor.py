@@ -14,6 +14,7 @@ from dra_driver.commands.output import plural, write, write_json
 from dra_driver.doctor.examination import Subject, examine
 from dra_driver.doctor.findings import Finding, Status
 from dra_driver.doctor.host import Host
+from dra_driver.features import MPS_SUPPORT
 from dra_driver.hostfs import DriverRoots
 from dra_driver.model.errors import DriverError, SettingError
 from dra_driver.settings import DeviceNodesMode, Settings
@@ -53,6 +54,7 @@ _SETTINGS = frozenset(
         "cdi_hook_path",
         "cdi_hooks",
         "ctk_path",
+        "gates",
         "kubelet_registrar_directory",
         "kubelet_plugins_directory",
         "simulated_node",
@@ -139,6 +141,7 @@ def _subject(read: Settings, root: str | None) -> Subject:
         plugins=read.kubelet_plugins_directory,
         tools=toolkit,
         makes_nodes=read.device_nodes is DeviceNodesMode.CREATE,
+        mps=MPS_SUPPORT in read.gates,
         devices_file=read.alt_proc_devices_path,
         simulated=read.simulated_node,
     )

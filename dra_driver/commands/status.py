@@ -65,6 +65,7 @@ def _row(record: ClaimRecord, device: PreparedDevice) -> tuple[object, ...]:
 
 
 def _as_json(record: ClaimRecord) -> dict[str, Any]:
+    daemons = {uuid: daemon.id for daemon in record.plan.daemons for uuid in daemon.devices}
     return {
         "namespace": record.claim.namespace,
         "name": record.claim.name,
@@ -83,6 +84,7 @@ def _as_json(record: ClaimRecord) -> dict[str, Any]:
                 "shareId": device.share_id,
                 "sharing": device.sharing,
                 "timeSlice": device.time_slice,
+                "mpsDaemon": daemons.get(device.uuid),
             }
             for device in record.devices
         ],

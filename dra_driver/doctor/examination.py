@@ -12,6 +12,7 @@ from dra_driver.doctor.findings import Finding, ok, remedy_for, warning
 from dra_driver.doctor.gpus import Probes, ask, check_memory_limits, check_persistence
 from dra_driver.doctor.host import Host
 from dra_driver.doctor.kubelet import check_directories, check_publishers
+from dra_driver.doctor.mps import check_mps
 from dra_driver.doctor.runtime import cgroup_version, check_cdi_root, check_cgroups, check_runtime
 from dra_driver.doctor.toolkit import check_toolkit
 from dra_driver.hostfs import DriverRoots
@@ -27,8 +28,8 @@ class Subject:
     """What is examined: a host, and this driver's settings for it. Paths are the host's but for ``roots``' seen ones.
 
     tools: with the directories of the driver's own programs, as far as they are seen here. makes_nodes:
-    --device-nodes=create. simulated: the scenario, if the driver serves GPUs of one. placeholders: regular files count
-    as device nodes.
+    --device-nodes=create. mps: gate MPSSupport. simulated: the scenario, if the driver serves GPUs of one.
+    placeholders: regular files count as device nodes.
     """
 
     host: Host
@@ -38,6 +39,7 @@ class Subject:
     plugins: Path
     tools: Tools
     makes_nodes: bool = True
+    mps: bool = False
     devices_file: Path | None = None
     simulated: str | None = None
     placeholders: bool = False
@@ -77,7 +79,8 @@ def _hardware(subject: Subject, probes: Probes | None) -> list[Finding]:
     if inventory is not None and probes is not None:
         findings += check_persistence(inventory)
         findings += check_memory_limits(inventory.gpus, probes, cgroup_version(host), hook)
-    return [*findings, toolkit]
+    mps = check_mps(subject.roots) if subject.mps and driver.installed else ()
+    return [*findings, toolkit, *mps]
 
 
 def _node(host: Host, driver: Driver) -> Finding:

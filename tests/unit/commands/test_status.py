@@ -70,6 +70,7 @@ def test_json_has_claims_and_their_devices(plugins, store, capsys):
                         "shareId": None,
                         "sharing": '{"strategy":"TimeSlicing"}',
                         "timeSlice": 3,
+                        "mpsDaemon": None,
                     }
                 ],
             }
