@@ -16,7 +16,7 @@ from dra_driver import hostfs
 from dra_driver.model.errors import MpsError
 from dra_driver.mps.description import Description, checked_id, decode
 
-_MODES: Final = {"pipe": 0o755, "log": 0o700, "shm": 0o755}
+_MODES: Final = {"pipe": 0o755, "log": 0o700, "shm": 0o1777}
 _DESCRIPTION: Final = "daemon.json"
 
 
