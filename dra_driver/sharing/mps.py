@@ -6,7 +6,7 @@ card's is left alone.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from dra_driver.model.devices import ComputeMode, Device, Gpu
@@ -60,7 +60,7 @@ class MpsStrategy:
         )
 
 
-def daemon_id(claim_uid: str, uuids: Sequence[str]) -> str:
+def daemon_id(claim_uid: str, uuids: Iterable[str]) -> str:
     """``<claim uid>-<5 hex digits>``, as NVIDIA's driver has it: the digits are of the devices' UUIDs, sorted."""
     return f"{claim_uid}-{hashlib.sha256(','.join(sorted(uuids)).encode()).hexdigest()[:5]}"
 

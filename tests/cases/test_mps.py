@@ -299,3 +299,9 @@ def test_pod_can_go_without_the_api_server(served: Driver) -> None:
     served.prepare(claim)
     assert served.unprepare(claim) == [""]
     assert_clean(served)
+
+
+def test_node_without_mps_asks_nobody_for_daemons(driver: Driver) -> None:
+    assert driver.app is not None
+    driver.app._daemon_watch.look()
+    assert driver.app._mps._made is None

@@ -108,8 +108,9 @@ class FakeControl:
 class FakeMpsDaemons:
     """Daemons in a dict; ``calls`` is what was asked for, in order.
 
-    slow: they do not serve until ``ready`` names them. on_wait: called by each wait, before it ends. fail_*: raised by
-    the next such calls. runs: what a test counts up when a daemon was started anew by whoever launched it.
+    slow: they do not serve until ``ready`` names them. on_wait, on_stop: called by each wait and stop, before they end.
+    fail_*: raised by the next such calls. runs: what a test counts up when a daemon was started anew by whoever
+    launched it. looked_for: calls of ``present``.
     """
 
     def __init__(self) -> None:
@@ -119,6 +120,8 @@ class FakeMpsDaemons:
         self.slow = False
         self.runs: dict[str, int] = {}
         self.on_wait: Callable[[], None] = lambda: None
+        self.on_stop: Callable[[], None] = lambda: None
+        self.looked_for = 0
         self.fail_check: list[DriverError] = []
         self.fail_start: list[DriverError] = []
         self.fail_wait: list[DriverError] = []
@@ -161,6 +164,7 @@ class FakeMpsDaemons:
     def stop(self, daemon_id: str, timeout_s: float) -> None:
         """As MpsDaemons."""
         self.calls.append(("stop", daemon_id))
+        self.on_stop()
         if self.fail_stop:
             raise self.fail_stop.pop()
         self.started.pop(daemon_id, None)
@@ -168,6 +172,7 @@ class FakeMpsDaemons:
 
     def present(self) -> Sequence[MpsDaemon]:
         """As MpsDaemons."""
+        self.looked_for += 1
         return tuple(self.started.values())
 
 

@@ -245,6 +245,37 @@ def test_time_slicing_and_mps_never_meet_on_one_card(node, first, second, words)
     assert node.prepare(late) == [("gpu-0", U0)]
 
 
+def test_two_claims_with_mps_are_refused_as_any_two(node):
+    node.prepare(node.claim(1, [result()], MPS))
+    with pytest.raises(DeviceBusy) as caught:
+        node.prepare(node.claim(2, [result()], MPS))
+    assert "never both" not in str(caught.value)
+
+
+def test_part_of_a_device_without_a_share_id_is_a_share_too(node):
+    claim = node.claim(1, [result(consumedCapacity={"memory": "1Gi"})], MPS)
+    with pytest.raises(BadConfig, match="MPS sharing is not supported when consumable shares is enabled"):
+        node.prepare(claim)
+    assert_untouched(node, claim)
+
+
+def test_two_configs_that_are_alike_are_two(node):
+    claim = node.claim(
+        1, [result("gpu-0", "a"), result("gpu-1", "b")], config_entry(mps(), "a"), config_entry(mps(), "b")
+    )
+    node.prepare(claim)
+    assert {daemon.devices for daemon in node.mps.started.values()} == {(U0,), (U1,)}
+
+
+def test_card_that_was_set_back_by_somebody_is_left_as_it_is(node):
+    claim = node.claim(1, [result()], MPS)
+    node.prepare(claim)
+    node.control.modes[U0] = DEFAULT
+    node.control.calls.clear()
+    node.lifecycle.unprepare(claim)
+    assert node.control.calls == []
+
+
 # A daemon that takes its time.
 
 
@@ -397,6 +428,78 @@ def test_prepare_that_another_instance_has_finished_meanwhile(node):
     assert node.mps.started.keys() == {id_of(claim)}
 
 
+def test_begun_claim_of_which_another_part_has_changed_is_begun_anew(node):
+    node.mps.slow = True
+    parts = [result("gpu-0", "mps"), result("gpu-1", "ts")]
+    claim = node.claim(1, parts, config_entry(mps(), "mps"), config_entry(time_slicing("Long"), "ts"))
+    with pytest.raises(MpsStarting):
+        node.prepare(claim)
+    node.mps.slow = False
+    node.claim(1, parts, config_entry(mps(), "mps"), config_entry(time_slicing("Short"), "ts"))
+    node.prepare(claim)
+    assert node.control.slices[U1] == 1
+    assert ("stop", id_of(claim)) in node.mps.calls
+
+
+def test_begun_claim_whose_config_became_two_is_begun_anew(node):
+    node.mps.slow = True
+    parts = [result("gpu-0", "a"), result("gpu-1", "b")]
+    claim = node.claim(1, parts, MPS)
+    with pytest.raises(MpsStarting):
+        node.prepare(claim)
+    node.mps.slow = False
+    node.claim(1, parts, config_entry(mps(), "a"), config_entry(mps(), "b"))
+    node.prepare(claim)
+    assert {daemon.devices for daemon in node.mps.started.values()} == {(U0,), (U1,)}
+
+
+def test_card_that_fails_when_a_begun_claim_goes_on_leaves_nothing(node):
+    node.mps.slow = True
+    claim = node.claim(1, [result()], MPS)
+    with pytest.raises(MpsStarting):
+        node.prepare(claim)
+    errors = [ControlError("not permitted now")]
+    node.control.fail_set_compute_mode = lambda uuid: errors.pop() if errors else None
+    with pytest.raises(ControlError, match="not permitted now"):
+        node.prepare(claim)
+    assert_nothing_left(node, claim)
+
+
+def test_wait_that_fails_leaves_alone_what_another_instance_has_done_meanwhile(node):
+    claim = node.claim(1, [result()], MPS)
+
+    def taken_over_elsewhere() -> None:
+        node.store.put(replace(node.store.get(claim.uid), state=ClaimState.ENDING))
+        node.mps.fail_wait = [MpsError("it was ended")]
+
+    node.mps.on_wait = taken_over_elsewhere
+    with pytest.raises(MpsError, match="it was ended"):
+        node.prepare(claim)
+    assert node.store.get(claim.uid).state is ClaimState.ENDING
+    assert not any(what == "stop" for what, _ in node.mps.calls)
+
+
+def test_unprepare_leaves_alone_what_another_instance_has_done_meanwhile(node):
+    claim = node.claim(1, [result()], MPS)
+    node.prepare(claim)
+
+    def prepared_anew_elsewhere() -> None:
+        node.store.put(replace(node.store.get(claim.uid), state=ClaimState.COMPLETED))
+
+    node.mps.on_stop = prepared_anew_elsewhere
+    with pytest.raises(LockTimeout, match="by another instance"):
+        node.lifecycle.unprepare(claim)
+    assert node.store.get(claim.uid).state is ClaimState.COMPLETED
+    assert node.control.modes[U0] is EXCLUSIVE
+
+
+def test_place_of_a_call_that_waited_is_free_again(node):
+    daemons = ClaimDaemons(node.mps, waiting=1)
+    for number in range(2):
+        daemons.up([MpsDaemon(id=f"{number}-00000", devices=(U0,))], 0.0)
+    assert len(node.mps.ready) == 2
+
+
 # A daemon that does not start, or does not end.
 
 
@@ -532,6 +635,42 @@ def test_daemon_without_a_claim_takes_no_card_from_who_has_it_now(node):
     watch(node).look()
     assert node.mps.started.keys() == {id_of(owner)}
     assert node.control.modes[U0] is EXCLUSIVE
+
+
+def test_daemons_without_a_claim_are_looked_for_now_and_then(node):
+    watching = watch(node)
+    for _ in range(3):
+        watching.look()
+    assert node.mps.looked_for == 1
+
+
+def test_daemon_whose_claim_is_prepared_by_now_is_not_ended(node):
+    claim = node.claim(1, [result()], MPS)
+    node.prepare(claim)
+    (daemon,) = node.mps.started.values()
+    assert not node.orphans.end_daemon(daemon)
+    assert node.mps.serves(daemon.id)
+    assert node.control.modes[U0] is EXCLUSIVE
+
+
+def test_card_of_a_claim_that_came_while_a_daemon_ended_is_left_alone(node):
+    claim = node.claim(1, [result()], MPS)
+    node.prepare(claim)
+    record = node.store.get(claim.uid)
+    (daemon,) = node.mps.started.values()
+    node.store.remove(claim.uid)
+    node.mps.on_stop = lambda: node.store.put(record)
+    assert not node.orphans.end_daemon(daemon)
+    assert node.control.modes[U0] is EXCLUSIVE
+
+
+def test_daemon_of_a_claim_that_is_ending_is_not_started_again(node):
+    claim = node.claim(1, [result()], MPS)
+    node.prepare(claim)
+    node.store.put(replace(node.store.get(claim.uid), state=ClaimState.ENDING))
+    node.mps.ready.clear()
+    assert not node.orphans.restart_daemons(claim)
+    assert node.mps.calls.count(("start", id_of(claim))) == 1
 
 
 def test_recovery_takes_over_a_claim_with_its_daemon(node):

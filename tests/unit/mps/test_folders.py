@@ -41,7 +41,7 @@ def test_folders_of_clients_are_open_and_those_around_them_are_not(tmp_path):
     finally:
         os.umask(before)
     assert [mode(path) for path in (folder.path.parent, folder.path, folder.log)] == [0o700] * 3
-    assert [mode(path) for path in (folder.pipe, folder.shm)] == [0o755] * 2
+    assert [mode(path) for path in (folder.pipe, folder.shm)] == [0o755, 0o1777]
 
 
 def test_description_is_for_the_driver_only(folder):
