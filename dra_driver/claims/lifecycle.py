@@ -152,6 +152,7 @@ class ClaimLifecycle:
         if not self._edges.daemons.serve(record.plan.daemons):
             with call.turn.paused():
                 self._edges.daemons.up(record.plan.daemons, call.deadline)
+            self._is_ours(record)
         return record.devices
 
     def _restore_file(self, record: ClaimRecord, devices: Mapping[str, Device] | None) -> None:

@@ -564,6 +564,15 @@ def test_second_prepare_starts_a_daemon_that_is_gone(node):
     assert node.mps.started.keys() == {id_of(claim)}
 
 
+def test_second_prepare_tells_when_another_instance_has_unprepared_the_claim_meanwhile(node):
+    claim = node.claim(1, [result()], MPS)
+    node.prepare(claim)
+    node.mps.ready.clear()
+    node.mps.on_wait = lambda: node.store.remove(claim.uid)
+    with pytest.raises(LockTimeout, match="by another instance"):
+        node.prepare(claim)
+
+
 # The watch over daemons, and recovery.
 
 
