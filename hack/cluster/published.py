@@ -40,6 +40,9 @@ KARPENTER: Final = Module("sigs.k8s.io/karpenter", "v1.15.0", "h1:5SEptlAvsOZbNg
 KARPENTER_AWS: Final = Module(
     "github.com/aws/karpenter-provider-aws", "v1.15.2", "h1:RGw64PB2ROUHZIUhBqjO78l3zJ9YctnWeullrr4cxYI="
 )
+CERT_MANAGER: Final = Module(
+    "github.com/cert-manager/cert-manager", "v1.21.2", "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68="
+)
 EKSCTL: Final = Module("github.com/weaveworks/eksctl", "v0.215.0", "h1:oCPoubT3UsW4Y2J43Y4dNRvXHEIsgg03Y3e6wv6bKG4=")
 
 
@@ -47,6 +50,11 @@ def karpenter_crds() -> list[Path]:
     """The CRDs of Karpenter on AWS, and that of the classes of nodes without machines. Raises ClusterError."""
     folders = (KARPENTER_AWS.folder() / "pkg/apis/crds", KARPENTER.folder() / "kwok/apis/crds")
     return [file for folder in folders for file in sorted(folder.glob("*.yaml"))]
+
+
+def cert_manager_crds() -> list[Path]:
+    """The CRDs of cert-manager. Raises ClusterError."""
+    return sorted((CERT_MANAGER.folder() / "deploy/crds").glob("*.yaml"))
 
 
 def eksctl_schema() -> Path:
