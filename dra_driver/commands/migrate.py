@@ -70,7 +70,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--default-config", metavar="NAME", help="device plugin config of nodes without a label")
     parser.add_argument(
-        "--mps-as", choices=("time-slicing",), help="what MPS sharing becomes (default: it needs a decision)"
+        "--mps-as",
+        choices=("time-slicing", "claims"),
+        help="what MPS sharing becomes: shares that take turns, or one claim with strategy MPS for each workload "
+        "(default: it needs a decision)",
     )
     parser.add_argument(
         "--workloads",
@@ -83,7 +86,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write the folder; 1 where something is left open. Raises SettingError, ApiError."""
     from dra_driver.migrate.fleet import fleet
-    from dra_driver.migrate.legacy import Legacy, Outcome
+    from dra_driver.migrate.legacy import Legacy, MpsAs, Outcome
     from dra_driver.migrate.plan import BEFORE, WORKLOADS, plan, report
     from dra_driver.migrate.reader import finish
     from dra_driver.migrate.workloads import moved
@@ -101,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
         minor = _minor(version or _USUAL_VERSION)
         _read_files(options.files, legacy)
     finish(legacy)
-    made = fleet(legacy, minor, mps_as_time_slicing=options.mps_as == "time-slicing")
+    made = fleet(legacy, minor, mps_as=MpsAs(options.mps_as) if options.mps_as else None)
     texts = {"values.yaml": _yaml([made.values])}
     if made.classes:
         texts["deviceclasses.yaml"] = _yaml(made.classes)

@@ -28,6 +28,9 @@ SELF_CHECK: Final = "x-dra-driver-self-check"
 INSTANCE: Final = "x-dra-driver-instance"
 """Metadata key by which an answer to such a call shows that it is this driver's and not another's of the same name."""
 
+VERSIONS: Final = (names.DRA_SERVICE_V1, names.DRA_HEALTH_SERVICE)
+"""Services at the DRA socket; the kubelet serves claims by the first that it knows."""
+
 _WORKERS: Final = 2
 
 
@@ -39,11 +42,10 @@ class Registrar(registration_pb2_grpc.RegistrationServicer):
         socket_path: Path,
         driver_name: str,
         endpoint: Path,
-        versions: Sequence[str] = (names.DRA_SERVICE_V1, names.DRA_HEALTH_SERVICE),
+        versions: Sequence[str] = VERSIONS,
         readiness: Readiness | None = None,
     ) -> None:
-        """endpoint: absolute path of the DRA socket. versions: services offered there; the kubelet serves claims by the
-        first that it knows.
+        """endpoint: absolute path of the DRA socket. versions: services offered there.
 
         Raises SettingError when the socket path is too long.
         """

@@ -36,7 +36,6 @@ _HIDDEN: Final = re.compile(rf"\.[0-9a-f]{{{2 * _HIDDEN_BYTES}}}")
 _LISTEN_SECONDS: Final = 0.05
 """From binding a socket to listening on it, generously."""
 
-_CONNECT_SECONDS: Final = 1.0
 _HANDSHAKE_MS: Final = 10_000
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -54,7 +53,7 @@ _KINDS: Final = (
 
 def target(path: Path) -> str:
     """gRPC's name for a unix socket; gRPC reads it as a URI, so odd characters are escaped."""
-    return f"unix:{quote(os.fspath(path), safe='/')}"
+    return f"unix:{quote(os.fsencode(path), safe='/')}"
 
 
 def check_length(path: Path) -> None:
@@ -81,7 +80,7 @@ def clear_stale(path: Path) -> None:
     if not stat.S_ISSOCK(mode):
         kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "a device")
         raise StateError(f"{path} is {kind}, want a socket or nothing at that path: move it away")
-    if _is_served(path):
+    if is_served(path):
         raise StateError(f"another instance is serving {path}: stop it first, or give each instance its pod UID")
     try:
         path.unlink(missing_ok=True)
@@ -101,36 +100,45 @@ def sweep_stale(directory: Path, name: re.Pattern[str]) -> None:
     except OSError as error:
         log.debug("%s cannot be searched for stale sockets: %s", directory, error.strerror)
         return
-    for path in found:
-        before = identity(path)
+    unserved = [(path, before) for path in found if _is_unserved(path) and (before := identity(path))]
+    if unserved:
+        # Looked at twice: another instance may listen in a moment, or have put its own in place meanwhile.
+        time.sleep(_LISTEN_SECONDS)
+    for path, before in unserved:
+        if not _is_unserved(path) or identity(path) != before:
+            continue
         try:
-            # Looked at twice: another instance may listen in a moment, or have put its own in place meanwhile.
-            if not stat.S_ISSOCK(path.lstat().st_mode) or _is_served(path):
-                continue
-            time.sleep(_LISTEN_SECONDS)
-            if _is_served(path) or identity(path) != before:
-                continue
             path.unlink(missing_ok=True)
             log.info("removed stale socket %s, which nobody serves", path)
-        except FileNotFoundError:
-            continue
-        except (OSError, StateError) as error:
+        except OSError as error:
             log.warning("stale socket %s cannot be removed: %s", path, error)
 
 
-def _is_served(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(_CONNECT_SECONDS)
-        try:
+def _is_unserved(path: Path) -> bool:
+    """Whether it is a socket, and nobody serves it for sure."""
+    try:
+        return stat.S_ISSOCK(path.lstat().st_mode) and not is_served(path)
+    except FileNotFoundError:
+        return False
+    except (OSError, StateError) as error:
+        log.warning("whether socket %s is stale cannot be told: %s", path, error)
+        return False
+
+
+def is_served(path: Path) -> bool:
+    """Whether somebody listens at a socket. Never waits. Raises StateError when it cannot be told."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
             probe.connect(os.fspath(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except (BlockingIOError, TimeoutError):
-            # Somebody listens and is too busy to accept.
-            return True
-        except OSError as error:
-            raise StateError(f"socket {path} cannot be probed: {error.strerror or error}") from error
+    except (ConnectionRefusedError, FileNotFoundError):
+        return False
+    except BlockingIOError:
+        # Somebody listens and is too busy to accept.
         return True
+    except OSError as error:
+        raise StateError(f"socket {path} cannot be probed: {error.strerror or error}") from error
+    return True
 
 
 class _Listening:

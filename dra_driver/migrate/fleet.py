@@ -12,11 +12,14 @@ from dra_driver.migrate.legacy import (
     SHARED_SUFFIX,
     Group,
     Legacy,
+    MpsAs,
     Outcome,
     Share,
     Strategy,
+    Workload,
     profile_of,
 )
+from dra_driver.migrate.mps import MpsNodes, nodes_with_mps, say_of_nodes
 from dra_driver_api.names import RESOURCE_API_VERSION
 
 Json = dict[str, Any]
@@ -42,7 +45,8 @@ class Fleet:
     """What is written: values of the chart, DeviceClasses beside its own, labels that nodes need, by group.
 
     served: resources that DeviceClasses stand for; shared: those of them that may be shares. renamed: shares have names
-    of their own everywhere. partly: some nodes share, others do not.
+    of their own everywhere. partly: some nodes share, others do not. mps: nodes whose pods get claims with strategy
+    MPS; only_mps: there are no others.
     """
 
     values: Json
@@ -52,12 +56,36 @@ class Fleet:
     shared: frozenset[str] = frozenset()
     renamed: bool = False
     partly: bool = False
+    mps: tuple[MpsNodes, ...] = ()
+    only_mps: bool = False
+
+    def may_have_mps(self, workload: Workload) -> bool:
+        """Whether some nodes served by MPS what it asks for."""
+        return any(nodes.name in workload.asked for nodes in self.mps)
+
+    def through_mps(self, workload: Workload) -> MpsNodes | None:
+        """Where its pods had GPUs through MPS for sure."""
+        found = [nodes for nodes in self.mps if nodes.name in workload.asked]
+        meant = [nodes for nodes in found if nodes.are_meant_by(workload)] or (found if self.only_mps else [])
+        return max(meant, key=lambda nodes: nodes.replicas, default=None)
 
 
-def fleet(legacy: Legacy, minor: int, *, mps_as_time_slicing: bool) -> Fleet:
+def fleet(legacy: Legacy, minor: int, *, mps_as: MpsAs | None) -> Fleet:
     """Decide for all groups. Findings go to ``legacy``."""
     made = Fleet({"gpuResourcesEnabledOverride": True})
-    groups = [_served(group, legacy, minor, mps_as_time_slicing) for group in _told_apart(legacy, made)]
+    _decide(legacy, minor, mps_as, made)
+    if made.mps:
+        made.values.setdefault("featureGates", {})["MPSSupport"] = True
+    return made
+
+
+def _decide(legacy: Legacy, minor: int, mps_as: MpsAs | None, made: Fleet) -> None:
+    told_apart = _told_apart(legacy, made)
+    groups = [_served(group, legacy, minor, mps_as) for group in told_apart]
+    if mps_as is MpsAs.CLAIMS:
+        with_mps = [tuple(nodes_with_mps(group)) for group in told_apart]
+        made.mps = tuple(nodes for found in with_mps for nodes in found)
+        made.only_mps = all(with_mps)
     shares = [share for group in groups for share in group.shares]
     made.renamed = bool(shares) and all(share.rename for share in shares)
     made.partly = bool(shares) and any(not group.shares and not group.partitions for group in groups)
@@ -66,11 +94,16 @@ def fleet(legacy: Legacy, minor: int, *, mps_as_time_slicing: bool) -> Fleet:
         | {p for workload in legacy.workloads for name in workload.asked if (p := profile_of(name))}
     )
     made.shared = frozenset(_names_of_shares(shares, made.renamed))
-    made.served = made.shared | {GPU} | {MIG_PREFIX + profile.replace("+", ".") for profile in profiles}
+    made.served = (
+        made.shared
+        | {nodes.name for nodes in made.mps}
+        | {GPU}
+        | {MIG_PREFIX + profile.replace("+", ".") for profile in profiles}
+    )
     if minor < SHARES_SINCE:
         made.values["featureGates"] = {"TimeSlicingSettings": True}
         made.values["deviceClasses"] = {"migProfiles": profiles} if profiles else {}
-        return made
+        return
     classes: Json = {"migProfiles": profiles} if profiles else {}
     if made.renamed:
         classes["renameByDefault"] = True
@@ -85,7 +118,6 @@ def fleet(legacy: Legacy, minor: int, *, mps_as_time_slicing: bool) -> Fleet:
     if shares:
         made.values["featureGates"] = {"ConsumableShares": True}
         made.values["sharingProfile"] = {"rules": list(_rules(groups, legacy, made.values))}
-    return made
 
 
 def _told_apart(legacy: Legacy, made: Fleet) -> list[Group]:
@@ -118,21 +150,16 @@ def _names_of_shares(shares: list[Share], renamed: bool) -> Iterator[str]:
             yield share.resource + SHARED_SUFFIX
 
 
-def _served(group: Group, legacy: Legacy, minor: int, mps_as_time_slicing: bool) -> Group:
+def _served(group: Group, legacy: Legacy, minor: int, mps_as: MpsAs | None) -> Group:
     """The group with the shares that can be given here."""
-    found = (_share(share, group, legacy, minor, mps_as_time_slicing) for share in group.shares)
+    found = (_share(share, group, legacy, minor, mps_as) for share in group.shares)
     return replace(group, shares=tuple(filter(None, found)))
 
 
-def _share(share: Share, group: Group, legacy: Legacy, minor: int, mps_as_time_slicing: bool) -> Share | None:
+def _share(share: Share, group: Group, legacy: Legacy, minor: int, mps_as: MpsAs | None) -> Share | None:
     what = f"{share.strategy.value}: {share.replicas} x {share.resource}"
-    if share.strategy is Strategy.MPS and not mps_as_time_slicing:
-        said = (
-            "MPS is not mapped, since it is for one claim that pods of one namespace share (docs/mps.md): write such "
-            "claims, keep these nodes on the device plugin, or choose shares that take turns (--mps-as time-slicing), "
-            "without MPS's limits on threads and memory"
-        )
-        legacy.say(Outcome.DECIDE, group.where, what, said)
+    if share.strategy is Strategy.MPS and mps_as is not MpsAs.TIME_SLICING:
+        say_of_nodes(share, group, legacy, what, mps_as)
         return None
     partitions = _partitions(share, group)
     total = partitions * share.replicas

@@ -70,6 +70,13 @@ class Strategy(Enum):
     MPS = "MPS"
 
 
+class MpsAs(Enum):
+    """What MPS sharing becomes: shares that take turns, or one claim a workload that MPS serves."""
+
+    TIME_SLICING = "time-slicing"
+    CLAIMS = "claims"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
     """One resource that was handed out several times. only_one: a request for more than one was refused."""

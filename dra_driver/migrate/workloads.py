@@ -6,7 +6,18 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from dra_driver.migrate.fleet import SHARE_CLASS, SHARES_SINCE, Fleet
-from dra_driver.migrate.legacy import GPU, SHARED_SUFFIX, Json, Legacy, Outcome, Workload, containers, is_gpu
+from dra_driver.migrate.legacy import (
+    GPU,
+    SHARED_SUFFIX,
+    Json,
+    Legacy,
+    Outcome,
+    Strategy,
+    Workload,
+    containers,
+    is_gpu,
+)
+from dra_driver.migrate.mps import say_of_workload
 from dra_driver_api.names import DRIVER_NAME, RESOURCE_API_VERSION
 
 _POD: Final = ("spec",)
@@ -72,7 +83,7 @@ def moved(legacy: Legacy, fleet: Fleet, minor: int, *, claims: bool) -> Iterator
         _say_ambiguous(each, legacy, fleet, minor, what)
         changed = copy.deepcopy(each.content)
         dropped = _without_selectors(_spec_of(changed, each), each, legacy, what)
-        keeps = minor >= SHARES_SINCE and not claims
+        keeps = minor >= SHARES_SINCE and not claims and not fleet.through_mps(each)
         if each.kind in _FIXED and (dropped or not keeps):
             said = f"a {each.kind} cannot be changed: delete it, then apply what is written"
             legacy.say(Outcome.DECIDE, each.where, what, said)
@@ -90,18 +101,23 @@ def moved(legacy: Legacy, fleet: Fleet, minor: int, *, claims: bool) -> Iterator
 
 
 def _say_ambiguous(each: Workload, legacy: Legacy, fleet: Fleet, minor: int, what: str) -> None:
+    named = _strategy_of_named_claim(each, fleet, minor)
     for name, count in each.asked.items():
         if name not in fleet.served:
             said = f"no DeviceClass serves that name: ask for one of {', '.join(sorted(fleet.served))}"
             legacy.say(Outcome.DECIDE, each.where, f"{what} asks for {name}", said)
-        elif count > 1 and name in fleet.shared:
-            said = _SEVERAL if minor >= SHARES_SINCE else _SEVERAL_OF_A_CLAIM
+        elif count > 1 and (named or name in fleet.shared):
+            said = _SEVERAL_OF_A_CLAIM if named else _SEVERAL
             legacy.say(Outcome.DECIDE, each.where, f"{what} asks for {count} of {name}", said)
-    if _has_named_claim(each, fleet, minor) and fleet.partly and each.kind != "Pod":
+    if named is Strategy.TIME_SLICING and fleet.partly and each.kind != "Pod":
         said = (
             "its pods share one device now. Some nodes were not shared: if its pods had whole GPUs there, make its "
             "claim a ResourceClaimTemplate without config"
         )
+        legacy.say(Outcome.DECIDE, each.where, what, said)
+    say_of_workload(each, fleet.through_mps(each), fleet.may_have_mps(each), legacy, what)
+    if named and each.kind == "DaemonSet":
+        said = "its pods are on several nodes, and a named claim has a device of one: make a claim for each node"
         legacy.say(Outcome.DECIDE, each.where, what, said)
     for container in containers(each.pod_spec):
         for variable in container.get("env") or []:
@@ -139,7 +155,8 @@ def _with_claims(
     each: Workload, changed: Json, asked: dict[str, int], fleet: Fleet, minor: int
 ) -> tuple[list[Json], str]:
     """Replace resources by a claim in ``changed``; the objects it needs beside."""
-    named = _has_named_claim(each, fleet, minor)
+    named = _strategy_of_named_claim(each, fleet, minor)
+    shares = minor >= SHARES_SINCE and named is not Strategy.MPS
     requests: list[Json] = []
     spec = _spec_of(changed, each)
     for index, container in enumerate(containers(spec)):
@@ -147,9 +164,12 @@ def _with_claims(
         taken = _take(resources)
         for number, (name, count) in enumerate(taken.items()):
             request = f"container-{index}-{number}" if not named else _request_name(name)
-            exactly: Json = {"deviceClassName": _class_name(name, fleet, minor)}
+            exactly: Json = {"deviceClassName": _class_name(name, fleet, shares)}
             if count > 1 and not named:
                 exactly["count"] = count
+            if named is Strategy.MPS and fleet.shared and minor >= SHARES_SINCE:
+                # MPS needs a GPU for one claim alone, and a driver refuses it for a share.
+                exactly["selectors"] = [{"cel": {"expression": "!device.allowMultipleAllocations"}}]
             if all(known["name"] != request for known in requests):
                 requests.append({"name": request, "exactly": exactly})
             resources.setdefault("claims", []).append({"name": _CLAIM, "request": request})
@@ -159,7 +179,7 @@ def _with_claims(
         names = [str(request["name"]) for request in requests]
         if _request_name(GPU) in names:
             # A GpuConfig for a MIG device is refused: it has no time slice.
-            devices["config"] = [_time_slicing(_request_name(GPU))]
+            devices["config"] = [_sharing(_request_name(GPU), named)]
         reference = {"resourceClaimName": metadata["name"]}
         claim = {"kind": "ResourceClaim", "metadata": metadata, "spec": {"devices": devices}}
         what = "one GPU" if names == [_request_name(GPU)] else f"its devices ({', '.join(names)})"
@@ -184,9 +204,12 @@ def _take(resources: Json) -> dict[str, int]:
     return {name: count for name, count in found.items() if count}
 
 
-def _has_named_claim(each: Workload, fleet: Fleet, minor: int) -> bool:
-    """Whether its pods shared a device, and cannot have shares here."""
-    return minor < SHARES_SINCE and any(name in fleet.shared for name in each.asked)
+def _strategy_of_named_claim(each: Workload, fleet: Fleet, minor: int) -> Strategy | None:
+    """How its pods share one named claim, where they shared a device and cannot have shares; None for no such claim."""
+    if fleet.through_mps(each):
+        return Strategy.MPS
+    shared = minor < SHARES_SINCE and any(name in fleet.shared for name in each.asked)
+    return Strategy.TIME_SLICING if shared else None
 
 
 def _request_name(resource: str) -> str:
@@ -194,15 +217,18 @@ def _request_name(resource: str) -> str:
     return resource.removeprefix(_PREFIX).removesuffix(SHARED_SUFFIX).replace(".", "-")
 
 
-def _time_slicing(request: str) -> Json:
-    sharing = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Default"}}
+def _sharing(request: str, strategy: Strategy) -> Json:
+    """With MPS no limits: the device plugin's were made from the number of replicas, and starve a lone client."""
+    sharing: Json = {"strategy": "MPS"}
+    if strategy is Strategy.TIME_SLICING:
+        sharing = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Default"}}
     parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": sharing}
     return {"requests": [request], "opaque": {"driver": DRIVER_NAME, "parameters": parameters}}
 
 
-def _class_name(resource: str, fleet: Fleet, minor: int) -> str:
-    """The chart's names, and that of the class that ``fleet`` adds. Without shares there are no classes of shares."""
-    if resource == GPU + SHARED_SUFFIX and minor >= SHARES_SINCE and not fleet.renamed:
+def _class_name(resource: str, fleet: Fleet, shares: bool) -> str:
+    """The chart's names, and that of the class that ``fleet`` adds. shares: whether classes of shares are wanted."""
+    if shares and resource == GPU + SHARED_SUFFIX and not fleet.renamed:
         return SHARE_CLASS
-    known = resource.removesuffix(SHARED_SUFFIX) if minor < SHARES_SINCE else resource
+    known = resource if shares else resource.removesuffix(SHARED_SUFFIX)
     return f"{known.removeprefix(_PREFIX)}.nvidia.com"

@@ -63,7 +63,7 @@ class SlicePublisher:
         self._generation = 0
         self._node_uid = ""
         self._known: dict[str, str] = {}
-        self._known_ours = False
+        self._own: dict[str, str] = {}
         self._shares_dropped = False
         # Shared between the threads, guarded by the condition.
         self._state = threading.Condition()
@@ -180,28 +180,33 @@ class SlicePublisher:
 
     def _withdraw(self) -> None:
         """Delete the slices that are as this process wanted them; others are not its own. Raises ApiError."""
-        if self._known_ours:
+        if self._own:
             for item in self._store.list()[0]:
-                if self._known.get(item["metadata"]["name"]) == _version(item):
+                if self._is_own(item):
                     self._store.delete(item)
-        self._known, self._known_ours = {}, False
+        self._known, self._own = {}, {}
 
     def _sync(self, wanted: tuple[PoolSlice, ...]) -> int:
         """List, compare, write; the number of writes. Raises ApiError."""
         if not self._node_uid:
             self._node_uid = self._node.uid()
         stored, version = self._store.list()
-        self._known_ours = False
         self._known = {item["metadata"]["name"]: _version(item) for item in stored}
         self._answers.retain(stored)
         pool = Pool(node_name=self._node_name, node_uid=self._node_uid, slices=wanted)
         changes = plan(pool, stored, self._answers, self._generation)
+        unwanted = {item["metadata"]["name"] for item in (*changes.delete, *changes.replace)}
+        # What an earlier turn wrote stays its own until it is written anew, should this turn fail on the way.
+        self._own = {
+            item["metadata"]["name"]: _version(item)
+            for item in stored
+            if item["metadata"]["name"] not in unwanted or self._is_own(item)
+        }
         try:
             self._write(changes)
         finally:
             # The watch is opened after the writes, which are what a starting node waits for.
             self._watch.listed(version)
-        self._known_ours = True
         self._generation = changes.generation
         writes = len(changes.delete) + len(changes.replace) + len(changes.create)
         devices = sum(len(pool_slice.devices) for pool_slice in wanted)
@@ -222,13 +227,18 @@ class SlicePublisher:
             self._keep(item, self._store.create(item))
 
     def _keep(self, wanted: Json, stored: Json) -> None:
-        self._known[stored["metadata"]["name"]] = _version(stored)
+        name = stored["metadata"]["name"]
+        self._known[name] = self._own[name] = _version(stored)
         self._answers.keep(wanted, stored)
         gates = dropped_gates(wanted, stored)
         if any(device.get(SHARED_FIELD) for device in wanted["spec"]["devices"]):
             self._shares_dropped = SHARED_FIELD in gates
         if gates:
             self._report.dropped(gates)
+
+    def _is_own(self, item: Json) -> bool:
+        """Whether a slice is as this process has written or wanted it."""
+        return self._own.get(item["metadata"]["name"]) == _version(item)
 
     def _is_foreign(self, event: tuple[str, Json]) -> bool:
         """Whether a watch event tells of a change that this thread did not make or has not seen."""

@@ -188,6 +188,69 @@ def test_claims_of_a_node_outlive_nvidias_driver_that_comes(stopped: Driver, nvi
     assert stopped.unprepare(claim) == [""]
 
 
+def test_claims_that_end_beside_nvidias_driver_are_let_go(stopped: Driver, nvidias: OtherDraDriver) -> None:
+    """The kubelet asks NVIDIA's driver to unprepare them, which knows nothing of them."""
+    stopped.pod_uid = "pod-a"
+    stopped.start()
+    claims = [stopped.claim("training", [result()]), stopped.claim("serving", [result("gpu-1")])]
+    for claim in claims:
+        stopped.prepare(claim)
+    nvidias.start()
+    stopped.wait_for(lambda: "not registered beside another" in stopped.condition("registration")["message"])
+
+    def sweep_twice() -> None:
+        """A completed claim goes when it is found gone a second time."""
+        assert stopped.app is not None
+        stopped.app._sweep.run()
+        stopped.app._sweep.run()
+
+    sweep_twice()
+    assert set(stopped.held()) == {"training", "serving"}
+    stopped.delete(claims[0])
+    sweep_twice()
+    assert set(stopped.held()) == {"serving"}
+    stopped.stop()
+    stopped.delete(claims[1])
+    stopped.start(wait=False)
+    sweep_twice()
+    assert (stopped.held(), stopped.files()) == ({}, [])
+
+
+def test_nvidias_driver_that_restarts_again_and_again_has_no_slices_come_and_go(
+    stopped: Driver, nvidias: OtherDraDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(other_driver, "_FIRST_PATIENCE_S", 1000.0)
+    stopped.pod_uid = "pod-a"
+    stopped.start()
+
+    def look() -> None:
+        """As the threads do that register, publish and discover."""
+        assert stopped.app is not None
+        for _ in range(3):
+            stopped.app._other_driver.in_the_way()
+        stopped.rescan()
+
+    for _ in range(2):
+        nvidias.start()
+        look()
+        stopped.wait_for(lambda: not stopped.slices())
+        nvidias.stop()
+        look()
+    version = stopped.api.store.version
+    for _ in range(5):
+        nvidias.start()
+        look()
+        nvidias.stop()
+        look()
+    assert stopped.api.store.changes_since(RESOURCE_SLICES, version) == []
+    assert "since it comes and goes" in stopped.condition("other driver")["message"]
+    assert len(stopped.events("OtherDriverPresent")) == 2
+    monkeypatch.setattr(other_driver, "_FIRST_PATIENCE_S", 0.0)
+    stopped.wait_for(lambda: stopped.condition("other driver")["ok"])
+    stopped.rescan()
+    stopped.wait_for(lambda: set(stopped.devices()) == {"gpu-0", "gpu-1"})
+
+
 def test_driver_beside_nvidias_offers_all_the_same_when_told_to_warn(stopped: Driver, nvidias: OtherDraDriver) -> None:
     nvidias.start()
     stopped.pod_uid = "pod-a"

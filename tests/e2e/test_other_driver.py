@@ -74,6 +74,10 @@ def test_node_is_left_to_another_driver_of_this_name_and_taken_back_when_it_has_
     world.apply(claim("late"), pod("late", gpu=named("late")))
     assert "the other driver prepares nothing" in world.wait_event("FailedPrepareDynamicResources", "late")
     assert [version(each) for each in slices(world)] == [theirs]
+    before = len(nvidias.asked)
+    node.restart_kubelet()
+    until(lambda: "registered" in nvidias.asked[before:], "the kubelet to register the other driver again")
+    assert list(nvidias.registration.parent.glob("gpu.nvidia.com*")) == [nvidias.registration]
     world.wait_running("early")
     nvidias.stop()
     driver.wait_ready()

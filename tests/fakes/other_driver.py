@@ -4,6 +4,7 @@ It removes what is at its paths without asking, listens, and answers the kubelet
 """
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -29,11 +30,12 @@ class OtherDraDriver(registration_pb2_grpc.RegistrationServicer, dra_pb2_grpc.DR
         name: str = names.DRIVER_NAME,
         pod_uid: str = "",
         kubelet_plugins: Path | None = None,
+        versions: Sequence[str] = VERSIONS,
     ) -> None:
         registration, dra = names.socket_names(pod_uid)
         self.registration = registry / registration
         self.dra = plugins / names.DRIVER_NAME / dra
-        self.name = name
+        self.name, self.versions = name, versions
         self.endpoint = str((kubelet_plugins or plugins) / names.DRIVER_NAME / dra)
         self.asked: list[str] = []
         """The kubelet's calls, and others'."""
@@ -83,7 +85,7 @@ class OtherDraDriver(registration_pb2_grpc.RegistrationServicer, dra_pb2_grpc.DR
         while self.silent.is_set() and context.is_active():
             threading.Event().wait(0.01)
         return registration_pb2.PluginInfo(
-            type=names.PLUGIN_TYPE_DRA, name=self.name, endpoint=self.endpoint, supported_versions=VERSIONS
+            type=names.PLUGIN_TYPE_DRA, name=self.name, endpoint=self.endpoint, supported_versions=self.versions
         )
 
     def NotifyRegistrationStatus(  # noqa: N802

@@ -1,92 +1,16 @@
 """A driver of our name beside us, on real sockets: told from our own instances, stood aside for, until it has left."""
 
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.instance import Instance
 from dra_driver.kubelet import registration
-from dra_driver.kubelet.other_driver import CONDITION, EVENT, OtherDriver
-from dra_driver.kubelet.plugin import KubeletPlugin, Sockets, WatchTimes
+from dra_driver.kubelet.other_driver import EVENT
+from dra_driver.kubelet.plugin import KubeletPlugin, Sockets
 from dra_driver.observe.readiness import Conditions
-from tests.fakes.cluster import FakeEvents
-from tests.fakes.other_driver import OtherDraDriver
 from tests.grpc.helpers import Remembering, Service, claim, get_info, prepare, register, services, wait_until
-
-TIMES = WatchTimes(poll=0.02, longest_wait=0.05, unasked=60)
-
-
-class Clock:
-    """Two seconds pass between looks."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 2.0
-        return self.now
-
-
-class Ours:
-    """One instance of this driver: its locks, its sockets, its look for others."""
-
-    def __init__(self, root: Path, pod_uid: str, refuse: bool, clock: Callable[[], float]) -> None:
-        plugins = root / "plugins" / "gpu.nvidia.com"
-        self.instance = Instance(plugins, shared=bool(pod_uid))
-        self.events, self.conditions = FakeEvents(), Conditions(())
-        sockets = Sockets.of(root / "registry", plugins, pod_uid or None)
-        self.other = OtherDriver(
-            sockets, self.conditions, self.events, refuse=refuse, sole=self.instance.may_publish, clock=clock
-        )
-        offered = services(Service())
-        self.plugin = KubeletPlugin(
-            sockets, offered, Remembering(), self.conditions, TIMES, stand_aside=self.other.in_the_way
-        )
-        self.registration, self.dra = sockets.registration, sockets.dra
-
-    def condition(self, name: str = CONDITION) -> tuple[bool, str]:
-        """Of /readyz; holding without a word where it was never stated."""
-        found = self.conditions.report()["conditions"].get(name, {"ok": True, "message": ""})
-        return found["ok"], found["message"]
-
-    def stop(self) -> None:
-        self.plugin.stop(0)
-        self.instance.close()
-
-
-MakeOurs = Callable[..., Ours]
-MakeOther = Callable[..., OtherDraDriver]
-
-
-@pytest.fixture
-def ours(short_path: Path) -> Iterator[MakeOurs]:
-    """Makes instances in one kubelet's folders; they end with the test."""
-    (short_path / "registry").mkdir()
-    made: list[Ours] = []
-
-    def make(pod_uid: str = "", *, refuse: bool = True) -> Ours:
-        made.append(Ours(short_path, pod_uid, refuse, Clock()))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.stop()
-
-
-@pytest.fixture
-def other(short_path: Path) -> Iterator[MakeOther]:
-    """Starts another driver in the same folders."""
-    made: list[OtherDraDriver] = []
-
-    def make(folder: str = "plugins", **how: str) -> OtherDraDriver:
-        made.append(OtherDraDriver(short_path / "registry", short_path / folder, **how).start())  # type: ignore[arg-type]
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.stop()
+from tests.grpc.instances import MakeOther, MakeOurs
 
 
 def test_driver_of_the_same_name_is_told_with_its_socket_and_what_to_do(ours: MakeOurs, other: MakeOther) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dra_driver.kubelet import sockets
 from dra_driver.kubelet.server import DraServer
-from dra_driver.kubelet.sockets import clear_stale, sweep_stale
+from dra_driver.kubelet.sockets import clear_stale, sweep_stale, target
 from dra_driver.model.errors import SettingError, StateError
 from tests.grpc.helpers import Remembering, Service, claim, prepare, services
 
@@ -43,6 +43,22 @@ def test_hidden_socket_that_is_listened_on_a_moment_later_stays(
         sweep_stale(short_path, re.compile("other"))
 
         assert hidden.is_socket()
+
+
+def test_hundreds_of_stale_sockets_are_removed_after_one_wait(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(200):
+        leave_stale_socket(short_path / f"{number}.sock")
+    waits: list[float] = []
+    monkeypatch.setattr(sockets, "time", SimpleNamespace(sleep=waits.append))
+    sweep_stale(short_path, re.compile(r".*\.sock"))
+    assert list(short_path.iterdir()) == []
+    assert len(waits) == 1
+
+
+def test_name_of_any_bytes_is_escaped() -> None:
+    assert target(Path("/a b\udcff%")) == "unix:/a%20b%FF%25"
 
 
 def test_second_instance_is_refused_and_the_first_goes_on(

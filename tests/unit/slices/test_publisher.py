@@ -408,6 +408,16 @@ def test_withdrawing_is_tried_again_when_the_api_server_is_away(node: Node, besi
     until(lambda: node.store.objects == [])
 
 
+def test_withdrawing_takes_back_what_a_change_that_failed_left(node: Node, beside: threading.Event) -> None:
+    """The API server refused the change on the way, so the slice of before is there, and is this process's own."""
+    node.store.failures["replace"] = [DENIED] * 1000
+    node.running[0].publish(pool(0))
+    until(lambda: not node.ready()[0])
+    assert node.names() == ["gpu-0", "gpu-1"]
+    beside.set()
+    until(lambda: node.store.objects == [])
+
+
 def test_endless_fight_over_the_slices_is_told_once_and_named(node: Node) -> None:
     node.published(0)
     for _ in range(5):
