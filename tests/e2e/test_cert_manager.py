@@ -1,5 +1,8 @@
 """The webhook's certificate from cert-manager, as docs/webhook.md says: issued, trusted, and renewed under calls."""
 
+import base64
+import socket
+import ssl
 from collections.abc import Iterator
 from typing import Final
 
@@ -60,9 +63,21 @@ def test_certificate_is_issued_trusted_and_renewed_while_claims_are_judged(
         return all(served(address) != before[address] for address in addresses)
 
     until(renewed, "the new certificate in all pods", _SYNC_S)
+    # Calls may go on over connections that stand: whether the API server would trust a new one is asked here.
+    assert all(_trusted(address, bundle) for address in addresses)
     assert {pod["metadata"]["uid"] for pod in webhook.pods()} == pods
     assert manager.certificate(NAMESPACE, NAME)["status"]["revision"] == first["status"]["revision"] + 1
     assert webhook.cluster.api.get(_CONFIGURATION)["webhooks"][0]["clientConfig"]["caBundle"] == bundle
+
+
+def _trusted(address: str, bundle: str) -> bool:
+    """Whether what a pod shows now is for the name that the API server calls, and signed by who it trusts."""
+    context = ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
+    with (
+        socket.create_connection((address, 443), timeout=10) as raw,
+        context.wrap_socket(raw, server_hostname=f"{NAME}.{NAMESPACE}.svc") as wrapped,
+    ):
+        return bool(wrapped.getpeercert())
 
 
 def _is_taken(webhook: Webhook) -> bool:
