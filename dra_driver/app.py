@@ -312,8 +312,8 @@ class App:
         self._memory_watch.stop()
         self._daemon_watch.stop()
         self._sweep.stop()
-        self._plugin.stop(_GRACE_SECONDS)
         self._mps.close()
+        self._plugin.stop(_GRACE_SECONDS)
         self._discovery.stop()
         self._publisher.stop()
         if self._status:
@@ -323,7 +323,7 @@ class App:
         self._events.close()
         self._pod_events.close()
         self._connection.close()
-        if self._turn.taken:
+        if self._turn.in_use:
             # Its thread is waited for at the end of the process; until then it needs all this, and others must wait.
             log.warning("a call is still in flight: the process ends with it")
             return

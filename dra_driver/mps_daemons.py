@@ -35,6 +35,7 @@ class NodeMpsDaemons:
         self._made: MpsDaemons | None = None
         self._processes: ProcessLauncher | None = None
         self._lock = threading.Lock()
+        self._closing = threading.Event()
 
     def check(self) -> None:
         """See ports.MpsDaemons."""
@@ -75,7 +76,8 @@ class NodeMpsDaemons:
             return False
 
     def close(self) -> None:
-        """Start nothing again. Daemons go on, as do the pods that they serve."""
+        """Start nothing again, wait for nothing. Daemons go on, as do the pods that they serve."""
+        self._closing.set()
         with self._lock:
             if self._processes is not None:
                 self._processes.close()
@@ -118,4 +120,4 @@ class NodeMpsDaemons:
         launchers = (deployments, self._processes) if by_deployment else (self._processes, deployments)
         # The processes of a simulated node need no memory of their own, and nobody need be root to run them.
         memory = NoMounts() if settings.simulated_node and not by_deployment else KernelMounts()
-        return Daemons(self._root, MpsTool(root), launchers[0], launchers[1:], memory)
+        return Daemons(self._root, MpsTool(root), launchers[0], launchers[1:], memory, closing=self._closing)

@@ -18,7 +18,10 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 5.0
 _MISSED: Final = 2
 _CLEAN_LOOKS: Final = 120
-"""Looks from one search for daemons without claim to the next: ten minutes, as claims are swept."""
+"""Looks between two searches for daemons without claim: ten minutes, as claims are swept."""
+
+_CLEAN_AGAIN_LOOKS: Final = 12
+"""After a search that could not be made, as without the API server: a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,9 @@ class DaemonWatch:
         self._stop = threading.Event()
         self._begun = threading.Event()
         self._seen: dict[str, _Seen] = {}
-        self._looks = 0
+        self._looks_to_wait = 0
+        self._complaints: set[str] = set()
+        self._complained: set[str] = set()
         self._thread = threading.Thread(target=self._loop, name="mps-daemons", daemon=True)
 
     @property
@@ -86,16 +91,26 @@ class DaemonWatch:
             try:
                 self.look()
             except DriverError as error:
-                log.warning("watch over MPS control daemons: %s", error)
+                self._complain(f"watch over MPS control daemons: {error}")
             self._stop.wait(self._look_seconds)
 
     def look(self) -> None:
         """One look. Raises DriverError when it cannot tell."""
+        self._complained, self._complaints = self._complaints, set()
         served = [r for r in self._records() if r.plan.daemons and r.state is ClaimState.COMPLETED]
-        if self._looks % _CLEAN_LOOKS == 0:
-            self._clean()
-        self._looks += 1
         self._seen = {record.claim.uid: self._look_at(record) for record in served}
+        if self._looks_to_wait > 0:
+            self._looks_to_wait -= 1
+            return
+        self._looks_to_wait = _CLEAN_AGAIN_LOOKS
+        self._clean()
+        self._looks_to_wait = _CLEAN_LOOKS
+
+    def _complain(self, message: str) -> None:
+        """Log what is in the way, once for as long as it stays so."""
+        if message not in self._complained:
+            log.warning("%s", message)
+        self._complaints.add(message)
 
     def _look_at(self, record: ClaimRecord) -> _Seen:
         now = self._daemons.sessions(record.plan.daemons)
@@ -115,7 +130,7 @@ class DaemonWatch:
             if not self._orphans.restart_daemons(record.claim):
                 return False
         except DriverError as error:
-            log.warning("claim %s: its MPS control daemon ended and is not started again: %s", record.claim, error)
+            self._complain(f"claim {record.claim}: its MPS control daemon ended and is not started again: {error}")
             return False
         self._tell(record)
         return True

@@ -240,6 +240,7 @@ class ClaimLifecycle:
     def _finish(self, record: ClaimRecord, spec: PlannedSpec, epoch: str, call: "_Call") -> Answer:
         if record.plan.daemons:
             self._bring_up(record, spec, epoch, call)
+        self._failing_since.pop(record.claim.uid, None)
         log.info("claim %s is prepared: %s", record.claim, ", ".join(d.device for d in record.devices))
         if any(device.memory_budget is not None and not device.memory_enforced for device in record.devices):
             self._edges.watch_memory()

@@ -75,21 +75,33 @@ class ProcessTurn:
         self._state = threading.Condition()
         self._users = 0
         self._waiting = 0
+        self._calls = 0
 
     @property
     def taken(self) -> bool:
-        """Whether a call is in flight here."""
+        """Whether this process has it."""
         return self._users > 0
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a call is in flight here, be it without the turn for a while: it comes back for it."""
+        return self._calls > 0
 
     @contextmanager
     def take(self) -> Iterator["Held"]:
         """Work on claims. Raises LockTimeout when another process does not give the turn back."""
         held = Held(self)
-        held.enter()
+        self._count(1)
         try:
+            held.enter()
             yield held
         finally:
             held.leave()
+            self._count(-1)
+
+    def _count(self, more: int) -> None:
+        with self._state:
+            self._calls += more
 
     def enter(self) -> None:
         """Join, or wait for the turn. Raises LockTimeout. For ``Held``, which balances it."""

@@ -2,9 +2,13 @@
 
 import argparse
 import logging
+import os
 from pathlib import Path
+from typing import Final
 
 from dra_driver.model.errors import SettingError
+
+_UMASK: Final = 0o022
 
 _DESCRIPTION = """\
 Run NVIDIA's MPS control daemon of one claim and make its settings. This is run by the driver,
@@ -56,6 +60,8 @@ def run(options: argparse.Namespace) -> int:
         raise SettingError(f"the folder {folder} is not an absolute path")
     if options.is_ready:
         return 0 if Folder(folder).serves() else 1
+    # Whatever the driver's is: servers run as users of clients, and what is for root alone is made by this.
+    os.umask(_UMASK)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     stop = stop_on_signals()
     Supervisor(Folder(folder), MpsTool(options.driver_root.absolute()), stop, options.patience).run()

@@ -43,7 +43,7 @@ class MpsDaemon:
             id=str(raw["id"]),
             devices=tuple(str(uuid) for uuid in raw["devices"]),
             gpus=tuple(str(uuid) for uuid in raw.get("gpus", ())),
-            thread_percentage=None if percentage is None else int(percentage),
+            thread_percentage=None if percentage is None else int(str(percentage)),
             memory_limits=tuple((str(uuid), str(limit)) for uuid, limit in raw.get("memory_limits", ())),
             multi_user=bool(raw.get("multi_user", False)),
         )

@@ -1,6 +1,7 @@
 """All MPS control daemons of this node, whoever launches them. Implements ports.MpsDaemons."""
 
 import logging
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,13 +39,16 @@ class Daemons:
         others: Sequence[Launcher] = (),
         mounts: Mounts | None = None,
         host_root: Path | None = None,
+        closing: threading.Event | None = None,
     ) -> None:
+        """closing: set when this process ends; whoever waits for a daemon is told so at once."""
         self._root = root.absolute()
         self._host_root = host_root or self._root
         self._tool = tool
         self._launcher = launcher
         self._launchers = (launcher, *others)
         self._mounts = mounts or KernelMounts()
+        self._closing = closing or threading.Event()
 
     def check(self) -> None:
         """See ports.MpsDaemons: the programs and the library that they need."""
@@ -98,7 +102,8 @@ class Daemons:
                 raise MpsStarting(
                     f"MPS daemon {daemon_id} does not serve after {timeout_s:.3g} s{': ' if words else ''}{words}"
                 )
-            time.sleep(_LOOK_S)
+            if self._closing.wait(_LOOK_S):
+                raise MpsStarting(f"MPS daemon {daemon_id} does not serve yet, and the driver is stopping")
 
     def serves(self, daemon_id: str) -> bool:
         """See ports.MpsDaemons."""
@@ -112,8 +117,11 @@ class Daemons:
         """See ports.MpsDaemons. Its supervisor sends ``quit``, as soon as it sees that it is to end."""
         folder = Folder.of(self._root, daemon_id)
         deadline = time.monotonic() + timeout_s
-        with _told(daemon_id, "it cannot be told to end"):
+        try:
             folder.set_stopping()
+        except OSError as error:
+            # A full disk must not keep pods from ending; launchers end it by signal too.
+            log.warning("MPS daemon %s: its folder cannot tell it to end: %s", daemon_id, error)
         for launcher in self._that_may_have(folder):
             launcher.end(daemon_id, folder.path, max(_LEAST_S, deadline - time.monotonic()))
         with _told(daemon_id, "its memory cannot be unmounted"):
@@ -124,7 +132,8 @@ class Daemons:
     def present(self) -> Sequence[MpsDaemon]:
         """See ports.MpsDaemons."""
         found = {daemon.id: daemon for launcher in self._launchers for daemon in launcher.present()}
-        found |= {name: self._described(name) for name in self._names()}
+        for name in self._names():
+            found[name] = self._described(name) or found.get(name) or MpsDaemon(id=name, devices=())
         return [found[name] for name in sorted(found)]
 
     def _names(self) -> list[str]:
@@ -135,13 +144,13 @@ class Daemons:
         except OSError as error:
             raise MpsError(f"MPS daemons: {self._root}: {error.strerror}") from error
 
-    def _described(self, daemon_id: str) -> MpsDaemon:
+    def _described(self, daemon_id: str) -> MpsDaemon | None:
         try:
             found = Folder.of(self._root, daemon_id).description()
         except MpsError as error:
             log.warning("%s", error)
-            found = None
-        return MpsDaemon(id=daemon_id, devices=()) if found is None else found.daemon
+            return None
+        return None if found is None else found.daemon
 
     def _found(self, folder: Folder, wanted: Description) -> Description | None:
         """What is described there; None where nothing is, or what is damaged and of nobody. Raises MpsError."""

@@ -10,7 +10,7 @@ from dra_driver.model.mps import MpsDaemon
 
 _ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,80}-[0-9a-f]{5}")
 _DEVICE: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{1,100}")
-_LIMIT: Final = re.compile(r"[0-9]{1,12}[KMG]")
+_LIMIT: Final = re.compile(r"[0-9]{1,13}[KMG]")
 _MOST: Final = 100
 _SHOWN: Final = 60
 

@@ -65,10 +65,14 @@ class Folder:
         self.path.mkdir(mode=0o700, exist_ok=True)
         for name, mode in _MODES.items():
             folder = self.path / name
-            if not folder.is_dir():
-                folder.mkdir()
-                # Whatever the umask is: clients of any user come to the sockets.
-                folder.chmod(mode)
+            folder.mkdir(exist_ok=True)
+            # Whatever the umask is, or a kill came before: clients of any user come to the sockets.
+            folder.chmod(mode)
+
+    def clear_pipe(self) -> None:
+        """Take away what an earlier daemon left there, and what containers put there. Raises OSError."""
+        for entry in self.pipe.iterdir():
+            _remove(entry)
 
     def describe(self, description: Description) -> None:
         """Write daemon.json, the last part of a folder that is whole. Raises OSError, MpsError."""
@@ -149,8 +153,12 @@ class Folder:
             for entry in sorted(
                 self.path.iterdir(), key=lambda entry: last.index(entry.name) if entry.name in last else -1
             ):
-                if entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry)
-                else:
-                    entry.unlink(missing_ok=True)
+                _remove(entry)
             self.path.rmdir()
+
+
+def _remove(entry: Path) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry)
+    else:
+        entry.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
+_MS_REMOUNT, _MS_NOSYMFOLLOW = 32, 256
 _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 _CLONE_NEWNS = 0x20000
@@ -83,8 +84,9 @@ def own_view(directory: Path, root: Path) -> Path:
     """Give this process a mount namespace in which NVIDIA's programs can work; where pipe, log and lib are in it.
 
     Two things are in the way where the folders lie: a socket's path has room for 107 bytes, and servers run as the
-    client's user, who may not pass the driver's own folders. ``shm`` becomes the shared memory. For a process without
-    threads. Raises OSError.
+    client's user, who may not pass the driver's own folders. ``shm`` becomes the shared memory. What containers can
+    write to is free of links and devices here: their root is not to choose what the daemon opens as root of the node.
+    For a process without threads. Raises OSError.
     """
     covered = next((Path("/", name) for name in _COVERED if _may_be_covered(Path("/", name), directory, root)), None)
     if covered is None:
@@ -92,16 +94,23 @@ def own_view(directory: Path, root: Path) -> Path:
     _check(_libc().unshare(_CLONE_NEWNS), "a mount namespace cannot be made")
     _mount(None, Path("/"), None, _MS_REC | _MS_SLAVE)
     if _may_be_covered(SHARED_MEMORY, directory, root):
-        _mount(str(directory / "shm"), SHARED_MEMORY, None, _MS_BIND)
+        _bind(directory / "shm", SHARED_MEMORY)
     _mount("mps", covered, "tmpfs", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "mode=0755,size=64k")
-    for name in ("pipe", "log", "lib"):
+    for name, links in (("pipe", False), ("log", False), ("lib", True)):
         (covered / name).mkdir()
-        _mount(str(directory / name), covered / name, None, _MS_BIND)
+        _bind(directory / name, covered / name, links=links)
     return covered
 
 
 def _may_be_covered(folder: Path, *needed: Path) -> bool:
     return folder.is_dir() and not any(path.resolve().is_relative_to(folder) for path in needed)
+
+
+def _bind(source: Path, target: Path, *, links: bool = False) -> None:
+    """links: whether symbolic links are followed there; kernels before 5.10 follow them all the same."""
+    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | (0 if links else _MS_NOSYMFOLLOW)
+    _mount(str(source), target, None, _MS_BIND)
+    _mount(None, target, None, _MS_BIND | _MS_REMOUNT | flags)
 
 
 def _mount(source: str | None, target: Path, kind: str | None, flags: int, options: str = "") -> None:

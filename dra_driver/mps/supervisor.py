@@ -161,6 +161,7 @@ class Supervisor:
         return None
 
     def _started(self, control: Control, description: Description) -> _Daemon:
+        self.folder.clear_pipe()
         # A file, not a pipe of ours: the daemon goes on when we are killed. Appended to, so that it can be cut.
         path = self.folder.log / OUTPUT
         path.unlink(missing_ok=True)

@@ -2,12 +2,14 @@
 
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from dra_driver.devices.driver_tree import STATE
+from dra_driver.mps import running
 from dra_driver.sharing.mps import daemon_id
 from dra_driver_api.kubelet import dra_pb2
 from tests.builders import config_entry, gpu_config, result, time_slicing
@@ -304,4 +306,54 @@ def test_pod_can_go_without_the_api_server(served: Driver) -> None:
 def test_node_without_mps_asks_nobody_for_daemons(driver: Driver) -> None:
     assert driver.app is not None
     driver.app._daemon_watch.look()
+    assert driver.app._mps._made is None
+
+
+def test_driver_that_stops_keeps_no_prepare_waiting_and_a_later_one_goes_on(stopped: Driver) -> None:
+    stopped.gates, stopped.scenario = GATES, node(mps={"neverAnswers": True})
+    stopped.start("--mps-launcher=process")
+    claim = stopped.claim("one", [result()], mps())
+    told: list[str] = []
+    prepare = threading.Thread(target=lambda: told.append(stopped.refusal(claim)))
+    prepare.start()
+    stopped.wait_for((folder(stopped, claim) / "pipe").exists)
+    stopped.stop()
+    prepare.join()
+    assert "the driver is stopping" in told[0]
+    stopped.scenario = node()
+    stopped.start("--mps-launcher=process")
+    assert stopped.unprepare(claim) == [""]
+    assert_clean(stopped)
+
+
+def test_gate_that_is_off_needs_no_right_to_look_for_deployments(served: Driver) -> None:
+    claim = served.claim("one", [result()], mps())
+    served.prepare(claim)
+    served.stop()
+    served.gates = "TimeSlicingSettings=true"
+    served.start("--mps-launcher=deployment", "--image-name=example.com/driver:1")
+    assert served.app is not None
+    # The API server on loopback has no Deployments: a list of them is refused with 404.
+    assert [daemon.id for daemon in served.app._mps.present()] == [daemon_id(claim.uid, (U0,))]
+    assert served.unprepare(claim) == [""]
+    assert_clean(served)
+
+
+def test_daemon_that_died_while_the_launcher_was_changed_is_started_by_its_own(served: Driver) -> None:
+    claim = served.claim("one", [result()], mps())
+    served.prepare(claim)
+    served.stop()
+    at = folder(served, claim)
+    running.kill_all(lambda: [*running.supervisors(at), *running.members(at)], 10.0)
+    served.start("--mps-launcher=deployment", "--image-name=example.com/driver:1")
+    served.prepare(claim)
+    assert ask(served, at / "pipe", "get_server_list") == ""
+    assert served.unprepare(claim) == [""]
+    assert_clean(served)
+
+
+def test_empty_folder_of_daemons_is_no_reason_to_look_for_them(driver: Driver) -> None:
+    assert driver.app is not None
+    (driver.plugin / "mps").mkdir()
+    assert driver.app._mps.present() == ()
     assert driver.app._mps._made is None

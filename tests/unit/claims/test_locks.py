@@ -117,12 +117,12 @@ def test_a_paused_turn_can_be_had_by_another_process(tmp_path):
     one, other = ProcessTurn(tmp_path / "turn.lock"), ProcessTurn(tmp_path / "turn.lock")
     with one.take() as turn:
         with turn.paused():
-            assert not one.taken
+            assert (one.taken, one.in_use) == (False, True)
             with other.take():
                 assert other.taken
         assert one.taken
         assert turn.held
-    assert not one.taken
+    assert (one.taken, one.in_use) == (False, False)
 
 
 def test_a_turn_that_is_not_had_again_after_a_pause_is_not_given_back_twice(tmp_path):
@@ -134,6 +134,7 @@ def test_a_turn_that_is_not_had_again_after_a_pause_is_not_given_back_twice(tmp_
         assert not turn.held
     assert not one.taken
     assert not other.taken
+    assert not one.in_use
     with one.take():
         assert one.taken
 

@@ -14,6 +14,7 @@ from dra_driver.model.claims import ClaimRef
 from dra_driver.model.devices import ComputeMode
 from dra_driver.model.errors import (
     ApiError,
+    ApiUnreachable,
     BadConfig,
     ControlError,
     ControlRefused,
@@ -23,6 +24,7 @@ from dra_driver.model.errors import (
     MpsStarting,
 )
 from dra_driver.model.mps import MpsDaemon, MpsFolders
+from dra_driver.model.plan import Plan
 from dra_driver.model.records import ClaimState
 from dra_driver.sharing.mps import daemon_id
 from dra_driver.sharing.time_slicing import TimeSlicingStrategy
@@ -179,11 +181,12 @@ def test_config_that_does_not_fit_its_devices(node, config, words):
     assert_untouched(node, claim)
 
 
-def test_multi_user_needs_compute_capability_7(node):
-    old = make_gpu(0, product_name="Tesla P100", cuda_compute_capability="6.0")
+@pytest.mark.parametrize(("capability", "shown"), [("6.0", "6.0"), ("", "unknown")])
+def test_multi_user_needs_compute_capability_7(node, capability, shown):
+    old = make_gpu(0, product_name="Tesla P100", cuda_compute_capability=capability)
     node.inventory = type(node.inventory)(driver=node.inventory.driver, gpus=(old,))
     claim = node.claim(1, [result()], config_entry(mps(multiUser=True)))
-    with pytest.raises(BadConfig, match=r"multiUser is true, and device gpu-0 .* has compute capability 6\.0"):
+    with pytest.raises(BadConfig, match=f"multiUser is true, and device gpu-0 .* has compute capability {shown}"):
         node.prepare(claim)
     assert_untouched(node, claim)
     assert node.prepare(node.claim(2, [result()], MPS)) == [("gpu-0", U0)]
@@ -428,6 +431,28 @@ def test_prepare_that_another_instance_has_finished_meanwhile(node):
     assert node.mps.started.keys() == {id_of(claim)}
 
 
+@pytest.mark.parametrize("change", [{"state": ClaimState.ENDING}, {"plan": Plan()}])
+def test_prepare_that_another_instance_has_undone_or_made_another_of_meanwhile(node, change):
+    claim = node.claim(1, [result()], MPS)
+
+    def changed_elsewhere() -> None:
+        node.store.put(replace(node.store.get(claim.uid), **{"state": ClaimState.COMPLETED} | change))
+
+    node.mps.on_wait = changed_elsewhere
+    with pytest.raises(LockTimeout, match="by another instance"):
+        node.prepare(claim)
+    assert claim.uid not in node.cdi.files
+
+
+def test_claim_that_was_being_ended_is_ended_before_it_is_begun_again(node):
+    claim = node.claim(1, [result()], MPS)
+    node.prepare(claim)
+    node.store.put(replace(node.store.get(claim.uid), state=ClaimState.ENDING))
+    node.mps.calls.clear()
+    node.prepare(claim)
+    assert [what for what, _ in node.mps.calls] == ["stop", "start", "wait"]
+
+
 def test_begun_claim_of_which_another_part_has_changed_is_begun_anew(node):
     node.mps.slow = True
     parts = [result("gpu-0", "mps"), result("gpu-1", "ts")]
@@ -545,15 +570,29 @@ def test_daemon_that_does_not_end_keeps_the_claim_and_its_card(node):
     assert_nothing_left(node, claim)
 
 
-def test_daemon_that_never_ends_lets_the_pod_go_at_last(node, monkeypatch):
+@pytest.mark.parametrize("error", [MpsError("its pod is still there"), ApiUnreachable("connection refused")])
+def test_daemon_that_never_ends_lets_the_pod_go_at_last(node, monkeypatch, error):
     monkeypatch.setattr(lifecycle, "_GIVE_UP_SECONDS", 0.0)
     claim = node.claim(1, [result()], MPS)
     node.prepare(claim)
-    node.mps.fail_stop = [MpsError("its pod is still there")]
+    node.mps.fail_stop = [error]
     node.lifecycle.unprepare(claim)
     assert node.store.get(claim.uid) is None
     assert node.control.modes[U0] is DEFAULT
     assert reasons(node) == ["MPSDaemonLeft"]
+
+
+def test_trouble_of_a_prepare_that_succeeded_later_does_not_count_at_unprepare(node, monkeypatch):
+    claim = node.claim(1, [result()], MPS)
+    node.mps.fail_wait, node.mps.fail_stop = [MpsError("it died")], [MpsError("it does not end")]
+    with pytest.raises(MpsError, match="it died"):
+        node.prepare(claim)
+    node.prepare(claim)
+    monkeypatch.setattr(lifecycle, "_GIVE_UP_SECONDS", 0.000001)
+    node.mps.fail_stop = [MpsError("its pod is still there")]
+    with pytest.raises(MpsError, match="still there"):
+        node.lifecycle.unprepare(claim)
+    assert reasons(node) == []
 
 
 def test_second_prepare_starts_a_daemon_that_is_gone(node):
@@ -671,6 +710,18 @@ def test_card_of_a_claim_that_came_while_a_daemon_ended_is_left_alone(node):
     node.mps.on_stop = lambda: node.store.put(record)
     assert not node.orphans.end_daemon(daemon)
     assert node.control.modes[U0] is EXCLUSIVE
+
+
+def test_card_that_cannot_be_given_back_is_tried_again_and_keeps_its_claim(node):
+    claim = node.claim(1, [result()], MPS)
+    node.prepare(claim)
+    errors = [ControlError("busy")]
+    node.control.fail_set_compute_mode = lambda uuid: errors.pop() if errors else None
+    with pytest.raises(ControlError, match="busy"):
+        node.lifecycle.unprepare(claim)
+    assert node.store.get(claim.uid).state is ClaimState.ENDING
+    node.lifecycle.unprepare(claim)
+    assert_nothing_left(node, claim)
 
 
 def test_daemon_of_a_claim_that_is_ending_is_not_started_again(node):

@@ -1,15 +1,19 @@
 """All daemons of a node behind ports.MpsDaemons: with real processes, and with launchers that say what a test wants."""
 
+import errno
+import fcntl
 import os
 import signal
 import threading
 
 import pytest
 
+from dra_driver import hostfs
 from dra_driver.model.errors import MpsError, MpsStarting
 from dra_driver.model.mps import MpsDaemon, MpsFolders
 from dra_driver.mps import running
 from dra_driver.mps.daemons import Daemons
+from dra_driver.mps.folders import Failure
 from dra_driver.mps.mounts import NoMounts
 from dra_driver.mps.process import ProcessLauncher
 from dra_driver.mps.tool import MpsTool
@@ -262,6 +266,15 @@ def test_start_after_a_failure_for_good_is_a_try_of_its_own(node, daemons):
     daemons.wait(ID, SECONDS)
 
 
+def test_wait_is_over_when_the_driver_stops(node, launcher, mounts):
+    closing = threading.Event()
+    daemons = Daemons(node.mps, MpsTool(node.root), launcher, (), mounts, closing=closing)
+    daemons.start(WHOLE)
+    closing.set()
+    with pytest.raises(MpsStarting, match="the driver is stopping"):
+        daemons.wait(ID, SECONDS)
+
+
 def test_wait_passes_on_what_the_launcher_raises(faked, launcher):
     faked.start(daemon())
     launcher.why = MpsError("no such image")
@@ -353,6 +366,19 @@ def test_folder_that_was_removed_under_a_daemon_is_made_anew_by_the_next_start(n
     assert node.control("get_default_active_thread_percentage") == (0, "25.0\n")
 
 
+def test_stop_on_a_full_disk_ends_it_all_the_same(node, daemons, monkeypatch):
+    daemons.start(WHOLE)
+    daemons.wait(ID, SECONDS)
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(hostfs, "write_atomically", full)
+    daemons.stop(ID, SECONDS)
+    assert node.processes() == []
+    assert not node.folder.path.exists()
+
+
 def test_stop_while_someone_waits_ends_both(node, daemons):
     node.behave(neverAnswers=True)
     daemons.start(daemon())
@@ -412,3 +438,48 @@ def test_daemons_that_left_a_folder_or_a_deployment_are_present(node, launcher, 
     (node.mps / "not an id").mkdir()
 
     assert daemons.present() == [WHOLE, MpsDaemon(id="half-00000", devices=()), known]
+
+
+@pytest.mark.parametrize("text", ["", "{}", None])
+def test_daemon_whose_folder_tells_nothing_is_what_its_launcher_knows(node, launcher, mounts, text):
+    known = MpsDaemon(id=ID, devices=UUIDS, gpus=UUIDS[:1])
+    launcher.known = (known,)
+    node.folder.make()
+    if text is not None:
+        (node.folder.path / "daemon.json").write_text(text)
+    assert Daemons(node.mps, MpsTool(node.root), launcher, (), mounts).present() == [known]
+
+
+def test_start_of_what_serves_asks_no_launcher_and_mounts_nothing(node, faked, launcher, mounts):
+    faked.start(WHOLE)
+    node.folder.set_ready("1 1")
+    mounts.there.clear()
+    with node.folder.lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        faked.start(WHOLE)
+    assert launcher.calls == [("launch", ID, ID)]
+    assert mounts.there == set()
+
+
+def test_failure_of_a_folder_that_was_of_nobody_is_not_told_of_the_next_daemon(node, faked):
+    node.folder.make()
+    node.folder.note(Failure("has no daemon.json", final=False))
+    faked.start(WHOLE)
+    assert node.folder.failure() is None
+
+
+def test_daemon_of_another_launcher_is_present_without_a_folder(node, launcher, mounts):
+    known = MpsDaemon(id="other-00000", devices=())
+    other = FakeLauncher("deployment", known=(known,))
+    assert Daemons(node.mps, MpsTool(node.root), launcher, (other,), mounts).present() == [known]
+
+
+def test_each_launcher_has_some_time_to_end_a_daemon(node, mounts):
+    given = []
+
+    class Timed(FakeLauncher):
+        def end(self, daemon_id, directory, timeout_s):
+            given.append(timeout_s)
+
+    Daemons(node.mps, MpsTool(node.root), Timed(), (Timed("deployment"),), mounts).stop(ID, -5)
+    assert given == [1.0, 1.0]

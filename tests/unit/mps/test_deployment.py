@@ -366,3 +366,21 @@ def test_launcher_that_is_not_wanted_may_lack_the_right_to_look_and_nothing_else
     api.failures["labelled"] = ApiUnreachable("no answer")
     with pytest.raises(ApiUnreachable):
         unwanted.present()
+
+
+def test_deployment_with_this_nodes_label_for_another_node_is_not_ours(
+    api: FakeDeployments, launcher: DeploymentLauncher, tmp_path: Path
+) -> None:
+    launch(launcher, tmp_path)
+    api.stored[NAME]["spec"]["template"]["spec"]["nodeName"] = "node-b"
+    assert launcher.present() == ()
+
+
+def test_launcher_that_is_not_wanted_does_not_pass_over_a_daemon_that_is_supervised(
+    api: FakeDeployments, time: Time, roots: DriverRoots, tmp_path: Path
+) -> None:
+    api.failures["get"] = ApiError("cannot get", 403)
+    with (tmp_path / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ApiError, match="cannot get"):
+            made(api, time, roots, wanted=False).end(DAEMON.id, tmp_path, 3.0)

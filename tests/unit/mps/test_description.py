@@ -13,7 +13,16 @@ WHOLE = daemon(
 )
 
 
-@pytest.mark.parametrize("wanted", [daemon(), WHOLE, daemon(devices=("MIG-6ed4e2e6-aaaa-5555-8888-111111111111",))])
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        daemon(),
+        WHOLE,
+        daemon(devices=("MIG-6ed4e2e6-aaaa-5555-8888-111111111111",)),
+        # The most that a quantity of Kubernetes can be.
+        daemon(memory_limits=((UUIDS[0], f"{(2**63 - 1) >> 20}M"),)),
+    ],
+)
 def test_what_is_written_is_read(wanted):
     described = Description(wanted, "deployment", True)
 
@@ -57,6 +66,8 @@ def test_id_is_a_claim_and_five_digits():
         ({"memory_limits": [1]}, "damaged: TypeError"),
         ({"thread_percentage": 101}, "101 is not a percentage from 0 to 100"),
         ({"thread_percentage": "x"}, "damaged: ValueError"),
+        ({"thread_percentage": float("inf")}, "damaged: ValueError"),
+        ({"thread_percentage": 25.5}, "damaged: ValueError"),
         ({"id": "other-abcde"}, "that of 'other-abcde'"),
     ],
 )

@@ -44,6 +44,23 @@ def test_folders_of_clients_are_open_and_those_around_them_are_not(tmp_path):
     assert [mode(path) for path in (folder.pipe, folder.shm)] == [0o755, 0o1777]
 
 
+def test_folder_that_a_kill_left_closed_is_opened_to_clients(folder):
+    folder.pipe.chmod(0o700)
+    folder.make()
+    assert mode(folder.pipe) == 0o755
+
+
+def test_pipe_is_cleared_of_everything_and_what_links_lead_to_stays(folder, tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious/file").write_text("")
+    (folder.pipe / "link").symlink_to(tmp_path / "precious")
+    (folder.pipe / "control/deep").mkdir(parents=True)
+    os.mkfifo(folder.pipe / "log")
+    folder.clear_pipe()
+    assert list(folder.pipe.iterdir()) == []
+    assert (tmp_path / "precious/file").exists()
+
+
 def test_description_is_for_the_driver_only(folder):
     assert mode(folder.path / "daemon.json") == 0o600
     assert folder.description() == Description(daemon(), "process", False)
@@ -126,3 +143,18 @@ def test_description_and_wish_go_last(folder, monkeypatch):
 
     assert gone[-2:] == ["daemon.json", "stopping"]
     assert not folder.path.exists()
+
+
+def test_run_is_told_while_it_serves_and_not_by_what_it_left(folder, locked):
+    assert folder.session() == ""
+    folder.set_ready("1 1")
+    assert folder.session() == "1 1"
+
+    folder.set_stopping()
+    assert folder.session() == ""
+
+
+def test_run_whose_supervisor_was_killed_is_none(folder):
+    folder.lock.touch()
+    folder.set_ready("1 1")
+    assert folder.session() == ""

@@ -1,6 +1,7 @@
 """Memory of a daemon is mounted once and always goes; the supervisor's view leads to the same folders."""
 
 import os
+import stat
 import subprocess
 import sys
 
@@ -119,17 +120,25 @@ seen = own_view(folder, Path("/usr"))
 print("shm", Path("/dev/shm/here").exists())
 os.setuid(int(sys.argv[2]))
 print("pipe", (seen / "pipe/marked").exists(), len(str(seen)) < 10)
+for name in ("pipe/link", "pipe/device", "lib/link"):
+    try:
+        print(name, open(seen / name).read())
+    except OSError as error:
+        print(name, error.strerror)
 print("own", os.access(folder, os.X_OK))
 """
 
 
 @needs_root
-def test_view_is_short_and_open_to_users_who_may_not_pass_the_drivers_folder():
+def test_view_is_short_and_open_to_users_and_free_of_what_containers_could_lead_the_daemon_to():
     with on_disk() as base:
         folder = Folder(base / "mps" / "x-abcde")
         folder.make()
         (folder.path / "lib").mkdir()
         (folder.pipe / "marked").write_text("")
+        os.mknod(folder.pipe / "device", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        for place in (folder.pipe, folder.path / "lib"):
+            (place / "link").symlink_to("/proc/sys/kernel/ostype")
         MOUNTS.mount(folder.shm)
         try:
             done = subprocess.run(
@@ -137,5 +146,13 @@ def test_view_is_short_and_open_to_users_who_may_not_pass_the_drivers_folder():
             )
         finally:
             MOUNTS.unmount(folder.shm)
-        assert done.stdout.splitlines() == ["shm True", "pipe True True", "own False"]
+        assert done.stdout.splitlines() == [
+            "shm True",
+            "pipe True True",
+            "pipe/link Too many levels of symbolic links",
+            "pipe/device Permission denied",
+            "lib/link Linux",
+            "",
+            "own False",
+        ]
         assert mounted("/mnt") == []

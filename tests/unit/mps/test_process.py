@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from dra_driver.model.errors import MpsError
-from dra_driver.mps import running
+from dra_driver.mps import process, running
 from dra_driver.mps.process import ProcessLauncher
 from tests.unit.mps.node import ID, SECONDS, daemon, until
 
@@ -235,3 +236,40 @@ def test_supervisor_that_cannot_be_started_is_an_error_and_tried_again(node, lau
 def test_it_knows_of_no_daemon_without_a_folder(launcher):
     assert launcher.present() == ()
     assert launcher.name == "process"
+
+
+def test_end_lets_the_daemon_quit_in_peace(node, launcher):
+    launched(node, launcher)
+    launcher.end(ID, node.folder.path, SECONDS)
+    assert "Exit" in (node.folder.log / "output").read_text()
+
+
+def test_folder_that_is_to_end_gets_no_supervisor(node, launcher):
+    node.describe()
+    node.folder.set_stopping()
+    launcher.launch(daemon(), node.folder.path)
+    assert launcher._wanted[ID].starts == 0
+
+
+def test_supervisor_of_an_earlier_driver_gets_no_second(node, launcher):
+    launched(node, launcher)
+    second = ProcessLauncher(node.root)
+    second.launch(daemon(), node.folder.path)
+    assert second._wanted[ID].starts == 0
+    second.close()
+
+
+def test_supervisor_that_goes_on_after_the_driver_is_nothing_that_python_waits_for(node, launcher):
+    launched(node, launcher)
+    child = launcher._wanted[ID].child
+    launcher.close()
+    assert child.poll() == 0
+    assert running.supervisors(node.folder.path) == [child.pid]
+
+
+def test_first_start_soon_after_the_boot_has_a_pause_after_it_too(node, launcher, monkeypatch):
+    booted = time.monotonic() - 5
+    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: time.monotonic() - booted, sleep=time.sleep))
+    node.describe()
+    launcher.launch(daemon(), node.folder.path)
+    assert launcher._wanted[ID].pause_s == 0.05

@@ -6,13 +6,19 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from dra_driver.model.errors import MpsError
 from dra_driver.mps import running
 from dra_driver.mps.description import Description
 from dra_driver.mps.folders import Failure
 from dra_driver.mps.mounts import KernelMounts
+from dra_driver.mps.supervisor import _MOST_OUTPUT, Supervisor
+from dra_driver.mps.tool import MpsTool
 from tests.unit.mps.node import ID, NOBODY, SECONDS, UUIDS, daemon, needs_root, until
 
 WHOLE = daemon(thread_percentage=25, memory_limits=((UUIDS[0], "2048M"), (UUIDS[1], "1500M")))
@@ -344,6 +350,32 @@ def test_memory_that_is_not_mounted_starts_nothing(node):
     assert f"nothing is mounted at {node.folder.shm}" in said
 
 
+def test_what_a_container_left_for_the_daemon_to_open_is_taken_away(node):
+    node.describe()
+    precious = node.base / "precious"
+    precious.write_text("precious")
+    for name in ("nvidia-cuda-mps-control.pid", "control_lock"):
+        (node.folder.pipe / name).symlink_to(precious)
+    (node.folder.pipe / "control").mkdir()
+    with node.supervisor():
+        serving(node)
+    assert precious.read_text() == "precious"
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o000])
+def test_umask_of_the_driver_matters_to_nobody(node, mask):
+    node.describe()
+    before = os.umask(mask)
+    try:
+        with node.supervisor():
+            serving(node)
+            status = Path(f"/proc/{control_daemon(node)}/status").read_text()
+            assert "Umask:\t0022\n" in status
+            assert stat.S_IMODE((node.folder.path / "lib").stat().st_mode) == 0o755
+    finally:
+        os.umask(before)
+
+
 @needs_root
 def test_daemon_shares_the_mounted_memory_and_has_short_paths(node_on_disk):
     node = node_on_disk
@@ -404,3 +436,42 @@ def test_supervisor_loads_little():
     assert not {"kubernetes", "pydantic", "grpc", "google.protobuf", "yaml", "sqlite3", "dra_driver.settings"} & {
         *loaded
     }
+
+
+def test_daemon_that_ends_just_as_it_is_to_end_is_no_failure(node):
+    node.describe()
+    stop = threading.Event()
+    supervisor = Supervisor(node.folder, MpsTool(node.root), stop)
+
+    class Ending:
+        def has_ended(self, within_s=0.0):
+            stop.set()
+            return True
+
+    with supervisor._alone():
+        supervisor._watch(SimpleNamespace(process=Ending(), status=""))
+    assert node.folder.failure() is None
+
+
+def test_output_of_a_daemon_that_says_much_is_cut(node):
+    node.describe()
+    with node.supervisor():
+        serving(node)
+        output = node.folder.log / "output"
+        with output.open("ab") as told:
+            told.write(b"x" * (_MOST_OUTPUT + 1))
+        until(lambda: output.stat().st_size <= _MOST_OUTPUT, "it is cut")
+        assert node.folder.serves()
+
+
+def test_folder_that_was_made_anew_is_not_told_of_the_failure_of_the_one_before(node):
+    node.describe()
+    supervisor = Supervisor(node.folder, MpsTool(node.root), threading.Event())
+    with supervisor._alone():
+        supervisor._note(MpsError("it died"))
+        assert node.folder.failure() == Failure("it died", final=False)
+        node.folder.path.rename(node.mps / "old")
+        node.describe()
+        node.folder.lock.touch()
+        supervisor._note(MpsError("it died"))
+    assert node.folder.failure() is None
