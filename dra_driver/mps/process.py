@@ -121,10 +121,11 @@ class ProcessLauncher:
             self._changed.notify_all()
         if self._watch is not None:
             self._watch.join()
-        for wanted in self._wanted.values():
-            if wanted.child is not None and wanted.child.poll() is None:
-                # Not ours to wait for any more: else Python would, or complain that nobody does.
-                wanted.child.returncode = 0
+        for wanted in list(self._wanted.values()):
+            with wanted.lock:  # A start that is on its way is over.
+                if wanted.child is not None and wanted.child.poll() is None:
+                    # Not ours to wait for any more: else Python would, or complain that nobody does.
+                    wanted.child.returncode = 0
 
     def _keep(self) -> None:
         while True:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,7 +68,7 @@ def test_claim_without_mps_needs_no_mps_programs(node):
 
 def test_daemons_of_a_claim_have_one_time_together(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(claim_daemons.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(claim_daemons, "time", SimpleNamespace(monotonic=lambda: now[0]))
     given: list[tuple[str, float]] = []
 
     class Slow(FakeMpsDaemons):

@@ -124,9 +124,10 @@ def test_daemon_without_a_claim_that_cannot_be_ended_keeps_no_other_from_ending(
     assert node.control.modes == {U0: EXCLUSIVE, U1: DEFAULT}
 
 
-def test_card_that_cannot_be_given_back_keeps_no_other_from_it(node):
-    left_over(node, 7, U0)
-    left_over(node, 8, U1)
+def test_card_that_cannot_be_given_back_keeps_no_other_of_its_daemon_from_it(node):
+    left = MpsDaemon(id=f"{claim_ref(7).uid}-abcde", devices=(U0, U1), gpus=(U0, U1))
+    node.mps.started[left.id] = left
+    node.control.modes |= {U0: EXCLUSIVE, U1: EXCLUSIVE}
     node.control.fail_set_compute_mode = lambda uuid: ControlError("gone") if uuid == U0 else None
     watch(node).look()
     assert node.control.modes == {U0: EXCLUSIVE, U1: ComputeMode.DEFAULT}

@@ -11,6 +11,7 @@ import pytest
 from dra_driver import hostfs
 from dra_driver.model.errors import MpsError, MpsStarting
 from dra_driver.model.mps import MpsDaemon, MpsFolders
+from dra_driver.mps import daemons as daemons_module
 from dra_driver.mps import running
 from dra_driver.mps.daemons import Daemons
 from dra_driver.mps.folders import Failure
@@ -31,11 +32,13 @@ class FakeLauncher:
         self.why = why
         self.known = known
         self.calls = []
+        self.asked = 0
 
     def launch(self, wanted, directory):
         self.calls.append(("launch", wanted.id, directory.name))
 
     def why_not_ready(self, daemon_id, directory):
+        self.asked += 1
         if isinstance(self.why, Exception):
             raise self.why
         return self.why
@@ -154,6 +157,45 @@ def test_start_again_while_it_serves_changes_nothing(node, daemons):
     daemons.start(WHOLE)
 
     assert node.processes() == before
+
+
+def test_launcher_is_asked_for_nothing_while_it_serves(node, faked, launcher):
+    faked.start(WHOLE)
+    launcher.calls.clear()
+    lock = os.open(node.folder.lock, os.O_RDWR | os.O_CREAT)
+    try:
+        assert hostfs.try_lock(lock)
+        node.folder.set_ready("1 2")
+        faked.start(WHOLE)
+        faked.wait(ID, SECONDS)
+    finally:
+        os.close(lock)
+    assert (launcher.calls, launcher.asked) == ([], 0)
+
+
+def test_launcher_is_asked_every_two_seconds_while_someone_waits(node, launcher, mounts, monkeypatch):
+    now = [0.0]
+
+    class Time:
+        def monotonic(self):
+            return now[0]
+
+        def wait(self, seconds):
+            now[0] += seconds
+
+    monkeypatch.setattr(daemons_module, "time", Time())
+    daemons = Daemons(node.mps, MpsTool(node.root), launcher, (), mounts, closing=Time())
+    daemons.start(WHOLE)
+    with pytest.raises(MpsStarting):
+        daemons.wait(ID, 5.0)
+    assert launcher.asked == 3
+
+
+def test_failure_of_a_daemon_of_before_is_not_told_of_a_new_one(node, faked):
+    node.folder.make()
+    node.folder.note(Failure("of before", final=False))
+    faked.start(WHOLE)
+    assert node.folder.failure() is None
 
 
 def test_start_of_another_daemon_of_this_id_is_an_error_with_both(node, faked, launcher):

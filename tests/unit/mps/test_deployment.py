@@ -329,6 +329,26 @@ def test_launcher_that_is_not_wanted_may_lack_the_right_to_end_what_is_not_its_o
         made(api, time, roots, wanted=False).end(DAEMON.id, directory, 3.0)
 
 
+def test_launcher_that_is_not_wanted_needs_an_answer_of_the_api_server(
+    api: FakeDeployments, time: Time, roots: DriverRoots, tmp_path: Path
+) -> None:
+    api.failures["get"] = ApiUnreachable("connection refused")
+    with pytest.raises(ApiUnreachable):
+        made(api, time, roots, wanted=False).end(DAEMON.id, tmp_path / DAEMON.id, 3.0)
+
+
+def test_launcher_that_is_not_wanted_needs_the_right_to_end_what_a_supervisor_runs(
+    api: FakeDeployments, time: Time, roots: DriverRoots, tmp_path: Path
+) -> None:
+    api.failures["get"] = ApiError("cannot get", 403)
+    folder = Folder(tmp_path / DAEMON.id)
+    folder.path.mkdir()
+    with folder.lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ApiError, match="cannot get"):
+            made(api, time, roots, wanted=False).end(DAEMON.id, folder.path, 3.0)
+
+
 # What is there.
 
 
