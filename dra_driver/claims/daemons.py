@@ -46,7 +46,7 @@ class ClaimDaemons:
         """
         for daemon in wanted:
             self._daemons.start(daemon)
-        if all(self._daemons.serves(daemon.id) for daemon in wanted):
+        if self.serve(wanted):
             return
         if not self._places.acquire(blocking=False):
             raise MpsStarting("the MPS control daemon is being started, as are many others; the kubelet asks again")

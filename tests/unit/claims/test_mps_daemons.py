@@ -7,7 +7,6 @@ import pytest
 
 from dra_driver.claims import daemons as claim_daemons
 from dra_driver.claims import lifecycle
-from dra_driver.claims.daemon_watch import DaemonWatch
 from dra_driver.claims.daemons import DOWN_SECONDS, ClaimDaemons
 from dra_driver.model.claims import ClaimRef
 from dra_driver.model.errors import ControlError, DeviceBusy, LockTimeout, MpsError
@@ -16,7 +15,7 @@ from dra_driver.model.records import ClaimState
 from tests.builders import claim_ref, config_entry, make_gpu, make_inventory, make_mig, result
 from tests.fakes.node import FakeMpsDaemons
 from tests.unit.claims.conftest import Node
-from tests.unit.claims.test_mps import EXCLUSIVE, MPS, U0, U1, id_of, mps, reasons
+from tests.unit.claims.test_mps import EXCLUSIVE, MPS, U0, U1, id_of, mps, reasons, watch
 
 A, B = MpsDaemon(id="a-00000", devices=(U0,)), MpsDaemon(id="b-00000", devices=(U1,))
 
@@ -69,10 +68,6 @@ def two(node: Node) -> tuple[ClaimRef, str, str]:
     )
     node.prepare(claim)
     return claim, id_of(claim, U0), id_of(claim, U1)
-
-
-def watch(node: Node) -> DaemonWatch:
-    return DaemonWatch(node.store.records, node.edges.daemons, node.orphans, node.events)
 
 
 def started(node: Node, daemon_id: str) -> int:
@@ -202,19 +197,6 @@ def test_daemon_first_seen_while_it_does_not_serve_is_no_event_when_it_does(node
     node.mps.ready.add(id_of(claim))
     watching.look()
     assert reasons(node) == []
-
-
-def test_daemon_that_was_missing_at_one_look_and_is_another_run_at_the_next_is_told_of(node):
-    claim = node.claim(1, [result()], MPS)
-    node.prepare(claim)
-    watching = watch(node)
-    watching.look()
-    node.mps.ready.clear()
-    watching.look()
-    node.mps.ready.add(id_of(claim))
-    node.mps.runs[id_of(claim)] = 1
-    watching.look()
-    assert reasons(node) == ["MPSDaemonRestarted"]
 
 
 # What is read of cards, and said of them.
